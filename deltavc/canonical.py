@@ -1,0 +1,64 @@
+"""Canonical JSON and content names: one value, one spelling, one id.
+
+Everything that is named by its content is canonical JSON (RFC 8785) or raw bytes, named by BLAKE3.
+
+    body = dumps({"b": 1, "a": "x"})      # b'{"a":"x","b":1}'
+    content_id(body)                      # 64 hex digits
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import rfc8785
+from blake3 import blake3
+
+from deltavc.errors import BadMetadata, BadPayload
+
+MAX_INTEGER = 2**53 - 1
+"""Integers beyond this have no single spelling in RFC 8785."""
+
+
+def dumps(value: Any, field: str = "metadata") -> bytes:
+    """Return `value` as canonical JSON.
+
+    Args:
+        value: None, bool, int, float, str, and lists, tuples and string-keyed dicts of them.
+        field: what to call it if it cannot be written.
+
+    Raises:
+        BadMetadata: NaN, infinities, integers beyond 2**53, lone surrogates, other types.
+    """
+    try:
+        return rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
+        raise BadMetadata(field, str(error) or type(error).__name__) from error
+
+
+def loads(body: bytes | bytearray | memoryview) -> Any:
+    """Parse JSON that came from outside.
+
+    Raises:
+        BadPayload: not UTF-8, not JSON, a key twice, NaN or infinities, nested too deeply.
+    """
+    try:
+        return json.loads(str(body, "utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadPayload(f"not JSON: {error}") from error
+
+
+def content_id(body: bytes | bytearray | memoryview) -> str:
+    """The BLAKE3 of these bytes as 64 hex digits."""
+    return blake3(body).hexdigest()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key appears twice")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

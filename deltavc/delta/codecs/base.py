@@ -1,0 +1,61 @@
+"""What a codec is, and what a reader knows of a frame before it decodes one.
+
+A codec is a pure pair: change to bytes, bytes to change. Everything a decoder needs beyond the payload
+stands in the frame's header, which the pack's index keeps, so a decoder can refuse before it allocates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from deltavc.change import Change, Operation
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_FRAME_BYTES = 64 << 20
+"""Bytes of lanes in the box of one frame; larger tensors are cut along their leading dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """What is known of a frame before its payload is looked at.
+
+    num_lanes: lanes in the frame's box. lane_bytes: 1, 2, 4 or 8. num_changes: entries of a sparse
+    change, or num_lanes for a dense one.
+    """
+
+    num_lanes: int
+    lane_bytes: int
+    operation: Operation
+    num_changes: int
+
+
+class Codec(Protocol):
+    """Writes one change as bytes and reads it back, exactly.
+
+    Pure and synchronous, so a caller may run it on any thread. Changes are on the CPU.
+    """
+
+    @property
+    def name(self) -> str:
+        """Stored with every frame; never reused for other bytes."""
+
+    @property
+    def kind(self) -> Literal["sparse", "dense"]:
+        """The kind of change it encodes and decodes."""
+
+    @property
+    def operation(self) -> Operation:
+        """The operation a writer should diff with for this codec. Decoding takes the header's."""
+
+    def encode(self, change: Change, num_lanes: int) -> bytes:
+        """Write a change of `kind` over a box of `num_lanes` lanes."""
+
+    def decode(self, payload: Buffer, header: FrameHeader) -> Change:
+        """Read the change back.
+
+        Raises:
+            BadPayload: for bytes that `encode` could not have written for this header, before it
+                allocates what they promise. Nothing else.
+        """

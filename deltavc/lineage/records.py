@@ -1,0 +1,369 @@
+"""The objects of the lineage as the bucket keeps them: versions, edges and ref entries.
+
+Each is canonical JSON. A record is read strictly: whatever `body` could not have written is BadPayload.
+
+    version    a point in the lineage; named by the BLAKE3 of its body; never changes
+    edge       how to get from one version's weights (or from nothing) to another's
+    ref entry  one move of a branch or tag; created if absent, which is the commit
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from deltavc import canonical
+from deltavc.errors import BadMetadata, BadPayload
+
+_ID = re.compile(r"[0-9a-f]{64}")
+_U64 = re.compile(r"[0-9a-f]{16}")
+_FILE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{32}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """A file kept with a version: the BLAKE3 of its bytes, the upload it came with, and its size."""
+
+    id: str
+    nbytes: int
+
+    @property
+    def key(self) -> str:
+        return f"files/{self.id[:2]}/{self.id}"
+
+
+@dataclass(frozen=True)
+class VersionRecord:
+    """A version as stored. `time` is UTC with microseconds: 2026-01-02T03:04:05.678901Z.
+
+    metrics: name to number, non-finite ones as the strings NaN, Infinity, -Infinity.
+    files: name to the file kept under it. source: where its tensors came from, when read from files.
+    """
+
+    parents: tuple[str, ...]
+    layout: str
+    fingerprint: str
+    step: int | None = None
+    message: str = ""
+    author: str = ""
+    time: str = ""
+    metrics: dict[str, float | str] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, FileRef] = field(default_factory=dict)
+    source: dict[str, Any] | None = None
+
+    @functools.cached_property
+    def body(self) -> bytes:
+        """Canonical JSON.
+
+        Raises:
+            BadMetadata: message, metrics, meta or file names that JSON cannot hold.
+        """
+        record: dict[str, Any] = {
+            "parents": list(self.parents),
+            "layout": self.layout,
+            "fingerprint": self.fingerprint,
+            "step": self.step,
+            "message": self.message,
+            "author": self.author,
+            "time": self.time,
+            "metrics": self.metrics,
+            "meta": self.meta,
+            "files": {name: {"id": file.id, "nbytes": file.nbytes} for name, file in self.files.items()},
+        }
+        if self.source is not None:
+            record["source"] = self.source
+        return canonical.dumps(record, "version")
+
+    @functools.cached_property
+    def id(self) -> str:
+        return canonical.content_id(self.body)
+
+    @property
+    def key(self) -> str:
+        return version_key(self.id)
+
+    @classmethod
+    def parse(cls, body: bytes) -> VersionRecord:
+        """Read a stored version. Raises BadPayload."""
+        item = _object(body, "version")
+        try:
+            record = cls(
+                parents=tuple(_match(_ID, parent) for parent in _list(item["parents"])),
+                layout=_match(_ID, item["layout"]),
+                fingerprint=_match(_ID, item["fingerprint"]),
+                step=None if item["step"] is None else _int(item["step"], low=-canonical.MAX_INTEGER),
+                message=_typed(str, item["message"]),
+                author=_typed(str, item["author"]),
+                time=_match(_TIME, item["time"]),
+                metrics={_typed(str, name): _metric(value) for name, value in _dict(item["metrics"]).items()},
+                meta=_dict(item["meta"]),
+                files={name: _file(value) for name, value in _dict(item["files"]).items()},
+                source=None if item.get("source") is None else _dict(item["source"]),
+            )
+        except (KeyError, ValueError) as error:
+            raise BadPayload(f"not a version: {error}") from error
+        return _same_body(record, body, "version")
+
+
+@dataclass(frozen=True, slots=True)
+class PackUse:
+    """What an edge takes of one pack.
+
+    index: offset, stored bytes and unpacked bytes of the pack's index. frames: which of its frames, by
+    their number in the index; None for all of them, which is how an edge names packs written for it.
+    """
+
+    pack: str
+    nbytes: int
+    index: tuple[int, int, int]
+    frames: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        return pack_key(self.pack)
+
+
+@dataclass(frozen=True)
+class EdgeRecord:
+    """An edge as stored.
+
+    base: a version id, or None for nothing (then the edge is a snapshot).
+    layout, base_layout: ids of the target's and the base's layout.
+    changed, fingerprints: places in the target's layout of the tensors with frames here, ascending, and
+        the target's fingerprint of each as 16 hex digits. A snapshot lists every stored tensor.
+    reversible: whether it can be walked back; False for snapshots and when tensors were dropped or retyped.
+    nbytes: bytes of the frames it uses. changes: lanes that walking it writes.
+    origin: "commit" when written with its version, "compact" when added later.
+    """
+
+    base: str | None
+    target: str
+    layout: str
+    base_layout: str | None
+    packs: tuple[PackUse, ...]
+    changed: tuple[int, ...]
+    fingerprints: tuple[str, ...]
+    reversible: bool
+    nbytes: int
+    changes: int
+    origin: str = "commit"
+
+    @functools.cached_property
+    def body(self) -> bytes:
+        packs = []
+        for use in self.packs:
+            item: dict[str, Any] = {"pack": use.pack, "nbytes": use.nbytes, "index": list(use.index)}
+            if use.frames is not None:
+                item["frames"] = list(use.frames)
+            packs.append(item)
+        return canonical.dumps(
+            {
+                "base": self.base,
+                "target": self.target,
+                "layout": self.layout,
+                "base_layout": self.base_layout,
+                "packs": packs,
+                "changed": list(self.changed),
+                "fingerprints": list(self.fingerprints),
+                "reversible": self.reversible,
+                "nbytes": self.nbytes,
+                "changes": self.changes,
+                "origin": self.origin,
+            },
+            "edge",
+        )
+
+    @functools.cached_property
+    def id(self) -> str:
+        return canonical.content_id(self.body)
+
+    @property
+    def key(self) -> str:
+        return f"{edges_prefix(self.target)}{self.id}.json"
+
+    @classmethod
+    def parse(cls, body: bytes) -> EdgeRecord:
+        """Read a stored edge. Raises BadPayload."""
+        item = _object(body, "edge")
+        try:
+            record = cls(
+                base=None if item["base"] is None else _match(_ID, item["base"]),
+                target=_match(_ID, item["target"]),
+                layout=_match(_ID, item["layout"]),
+                base_layout=None if item["base_layout"] is None else _match(_ID, item["base_layout"]),
+                packs=tuple(_pack_use(_dict(use)) for use in _list(item["packs"])),
+                changed=tuple(_int(place) for place in _list(item["changed"])),
+                fingerprints=tuple(_match(_U64, value) for value in _list(item["fingerprints"])),
+                reversible=_typed(bool, item["reversible"]),
+                nbytes=_int(item["nbytes"]),
+                changes=_int(item["changes"]),
+                origin=_one_of(item["origin"], ("commit", "compact")),
+            )
+            if len(record.changed) != len(record.fingerprints):
+                raise ValueError("changed and fingerprints differ in length")
+            if any(a >= b for a, b in zip(record.changed, record.changed[1:], strict=False)):
+                raise ValueError("changed is not ascending")
+            if (record.base is None) != (record.base_layout is None) or (record.base is None and record.reversible):
+                raise ValueError("base, base_layout and reversible disagree")
+        except (KeyError, ValueError) as error:
+            raise BadPayload(f"not an edge: {error}") from error
+        return _same_body(record, body, "edge")
+
+
+@dataclass(frozen=True)
+class RefEntry:
+    """One move of a ref. `ref` is its full name: branches/main, tags/v1. Sequences start at 1.
+
+    old: where it was, None at its creation (or after a deletion). new: where it goes, None to delete it.
+    write_id: random, so that a writer whose answer was lost can recognise its own entry.
+    """
+
+    ref: str
+    sequence: int
+    old: str | None
+    new: str | None
+    who: str
+    when: str
+    why: str
+    write_id: str
+
+    @functools.cached_property
+    def body(self) -> bytes:
+        return canonical.dumps(
+            {
+                "ref": self.ref,
+                "sequence": self.sequence,
+                "old": self.old,
+                "new": self.new,
+                "who": self.who,
+                "when": self.when,
+                "why": self.why,
+                "write_id": self.write_id,
+            },
+            "ref entry",
+        )
+
+    @property
+    def key(self) -> str:
+        return ref_entry_key(self.ref, self.sequence)
+
+    @classmethod
+    def parse(cls, body: bytes) -> RefEntry:
+        """Read a stored ref entry. Raises BadPayload."""
+        item = _object(body, "ref entry")
+        try:
+            record = cls(
+                ref=_typed(str, item["ref"]),
+                sequence=_int(item["sequence"], low=1),
+                old=None if item["old"] is None else _match(_ID, item["old"]),
+                new=None if item["new"] is None else _match(_ID, item["new"]),
+                who=_typed(str, item["who"]),
+                when=_match(_TIME, item["when"]),
+                why=_typed(str, item["why"]),
+                write_id=_match(re.compile(r"[0-9a-f]{32}"), item["write_id"]),
+            )
+        except (KeyError, ValueError) as error:
+            raise BadPayload(f"not a ref entry: {error}") from error
+        return _same_body(record, body, "ref entry")
+
+
+def version_key(version: str) -> str:
+    return f"versions/{version[:2]}/{version}.json"
+
+
+def layout_key(layout: str) -> str:
+    return f"layouts/{layout[:2]}/{layout}.json"
+
+
+def pack_key(pack: str) -> str:
+    return f"packs/{pack[:2]}/{pack}.pack"
+
+
+def edges_prefix(target: str) -> str:
+    return f"edges/{target}/"
+
+
+def ref_prefix(ref: str) -> str:
+    """Where a ref's entries lie: under the BLAKE3 of its full name, cut to 32 hex digits."""
+    return f"refs/{canonical.content_id(ref.encode())[:32]}/"
+
+
+def ref_entry_key(ref: str, sequence: int) -> str:
+    return f"{ref_prefix(ref)}{sequence:012d}.json"
+
+
+def ref_hint_key(ref: str) -> str:
+    return f"{ref_prefix(ref)}last"
+
+
+def _object(body: bytes, what: str) -> dict[str, Any]:
+    item = canonical.loads(body)
+    if not isinstance(item, dict):
+        raise BadPayload(f"not a {what}: not a JSON object")
+    return item
+
+
+def _same_body(record: Any, body: bytes, what: str) -> Any:
+    try:
+        canonical_body = record.body
+    except BadMetadata as error:
+        raise BadPayload(f"not a {what}: {error}") from error
+    if canonical_body != bytes(body):
+        raise BadPayload(f"not a {what}: it is not in canonical form")
+    return record
+
+
+def _typed(kind: type[_T], value: Any) -> _T:
+    if type(value) is not kind:
+        raise ValueError(f"{str(value)[:40]!r} is not a {kind.__name__}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    return _typed(list, value)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return _typed(dict, value)
+
+
+def _int(value: Any, low: int = 0) -> int:
+    if type(value) is not int or not low <= value <= canonical.MAX_INTEGER:
+        raise ValueError(f"{str(value)[:40]!r} is not an integer of at least {low}")
+    return value
+
+
+def _match(pattern: re.Pattern[str], value: Any) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"{str(value)[:80]!r} does not have the form {pattern.pattern}")
+    return value
+
+
+def _one_of(value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ValueError(f"{str(value)[:40]!r} is none of {', '.join(allowed)}")
+    return str(value)
+
+
+def _metric(value: Any) -> float | str:
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return str(value)
+    if type(value) not in (int, float):
+        raise ValueError(f"{str(value)[:40]!r} is not a metric")
+    return value  # type: ignore[no-any-return]
+
+
+def _file(value: Any) -> FileRef:
+    item = _dict(value)
+    return FileRef(_match(_FILE, item["id"]), _int(item["nbytes"]))
+
+
+def _pack_use(item: dict[str, Any]) -> PackUse:
+    offset, nbytes, unpacked = (_int(value) for value in _list(item["index"]))
+    frames = None if "frames" not in item else tuple(_int(frame) for frame in _list(item["frames"]))
+    return PackUse(_match(_ID, item["pack"]), _int(item["nbytes"]), (offset, nbytes, unpacked), frames)
