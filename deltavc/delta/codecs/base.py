@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from deltavc.change import Change, Operation
+from deltavc.errors import BadPayload
 
 Buffer = bytes | bytearray | memoryview
+Kind = Literal["sparse", "dense"]
 
 MAX_FRAME_BYTES = 64 << 20
 """Bytes of lanes in the box of one frame; larger tensors are cut along their leading dimensions."""
@@ -30,6 +32,20 @@ class FrameHeader:
     operation: Operation
     num_changes: int
 
+    def check(self, kind: Kind) -> None:
+        """Refuse counts that no frame of this kind has.
+
+        Raises:
+            BadPayload: they are impossible.
+        """
+        if self.lane_bytes not in (1, 2, 4, 8) or self.operation not in ("add", "xor"):
+            raise BadPayload(f"a frame of {self.lane_bytes}-byte lanes and operation {str(self.operation)[:20]!r}")
+        if not 1 <= self.num_lanes <= MAX_FRAME_BYTES // self.lane_bytes:
+            raise BadPayload(f"a frame of {self.num_lanes} lanes of {self.lane_bytes} bytes")
+        lowest = self.num_lanes if kind == "dense" else 0
+        if not lowest <= self.num_changes <= self.num_lanes:
+            raise BadPayload(f"a {kind} frame of {self.num_lanes} lanes with {self.num_changes} changes")
+
 
 class Codec(Protocol):
     """Writes one change as bytes and reads it back, exactly.
@@ -42,7 +58,7 @@ class Codec(Protocol):
         """Stored with every frame; never reused for other bytes."""
 
     @property
-    def kind(self) -> Literal["sparse", "dense"]:
+    def kind(self) -> Kind:
         """The kind of change it encodes and decodes."""
 
     @property
@@ -56,6 +72,6 @@ class Codec(Protocol):
         """Read the change back.
 
         Raises:
-            BadPayload: for bytes that `encode` could not have written for this header, before it
-                allocates what they promise. Nothing else.
+            BadPayload: for bytes that are no encoding of a change with this header, before it allocates
+                what they promise. Nothing else.
         """

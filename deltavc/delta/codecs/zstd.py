@@ -1,0 +1,73 @@
+"""Zstandard frames of a known size: what goes in comes out, and nothing larger, shorter or longer.
+
+    level 1         for data with repetitions
+    entropy only    for data that is skewed but never repeats, such as the exponents of weights: a hash table of 64
+                    entries and matches of at least 7 bytes find next to nothing, so every byte is Huffman-coded.
+                    On the exponents of a 22M model in bf16 0.331 of raw against 0.364 for level 1 and 0.329 for
+                    zlib's Huffman-only deflate, at 2.4 and 4.9 times their speed.
+
+Both are ordinary frames (RFC 8878) that any decoder reads.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import zstandard
+
+from deltavc.delta.codecs.base import Buffer
+from deltavc.errors import BadPayload
+
+MAX_WINDOW = 8 << 20
+"""Bytes of history that a frame may ask its reader to keep; what RFC 8878 says every reader should support."""
+
+
+class _Tools(threading.local):
+    """One set a thread, since zstandard's objects must not be used by two at once."""
+
+    def __init__(self) -> None:
+        self.level_1 = zstandard.ZstdCompressor(level=1)
+        self.entropy_only = zstandard.ZstdCompressor(
+            compression_params=zstandard.ZstdCompressionParameters(
+                strategy=zstandard.STRATEGY_FAST,
+                window_log=17,
+                hash_log=6,
+                chain_log=6,
+                search_log=1,
+                min_match=7,
+                target_length=0,
+            )
+        )
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+
+
+_tools = _Tools()
+
+
+def compress(data: Buffer) -> bytes:
+    """Compress at level 1, with the size in the frame's header."""
+    return _tools.level_1.compress(data)
+
+
+def compress_entropy(data: Buffer) -> bytes:
+    """Compress by Huffman codes alone, or nearly, with the size in the frame's header."""
+    return _tools.entropy_only.compress(data)
+
+
+def decompress(stored: Buffer, nbytes: int) -> bytes:
+    """Read one frame that holds exactly `nbytes` (1 or more) bytes and is followed by none.
+
+    Raises:
+        BadPayload: anything else. The size is compared before anything of that size is allocated.
+    """
+    try:
+        promised = zstandard.get_frame_parameters(stored).content_size
+        if promised != nbytes:
+            size = "an unknown size" if promised == zstandard.CONTENTSIZE_UNKNOWN else f"{promised} bytes"
+            raise BadPayload(f"a zstd frame of {size} where {nbytes} bytes are due")
+        found = _tools.decompressor.decompress(stored, read_across_frames=False, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise BadPayload(f"not a zstd frame: {error}") from error
+    if len(found) != nbytes:
+        raise BadPayload(f"a zstd frame of {len(found)} bytes where {nbytes} are due")
+    return found
