@@ -43,7 +43,9 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
         BadPayload: not UTF-8, not JSON, a key twice, NaN or infinities, nested too deeply.
     """
     try:
-        return json.loads(str(body, "utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(
+            str(body, "utf-8"), object_pairs_hook=_unique, parse_int=_integer, parse_constant=_refuse_constant
+        )
     except (ValueError, RecursionError) as error:
         raise BadPayload(f"not JSON: {error}") from error
 
@@ -58,6 +60,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key appears twice")
     return found
+
+
+def _integer(digits: str) -> int | float:
+    """RFC 8785 spells 1e20 as 100000000000000000000: beyond MAX_INTEGER, whole numbers were floats."""
+    value = int(digits)
+    return value if abs(value) <= MAX_INTEGER else float(digits)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -10,6 +10,7 @@ Each is canonical JSON. A record is read strictly: whatever `body` could not hav
 from __future__ import annotations
 
 import functools
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,6 +23,9 @@ _U64 = re.compile(r"[0-9a-f]{16}")
 _FILE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{32}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 _T = TypeVar("_T")
+
+MAX_METRIC_NAME = 200
+"""Characters in a metric's name: databases index it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class VersionRecord:
                 message=_typed(str, item["message"]),
                 author=_typed(str, item["author"]),
                 time=_match(_TIME, item["time"]),
-                metrics={_typed(str, name): _metric(value) for name, value in _dict(item["metrics"]).items()},
+                metrics={_metric_name(name): _metric(value) for name, value in _dict(item["metrics"]).items()},
                 meta=_dict(item["meta"]),
                 files={name: _file(value) for name, value in _dict(item["files"]).items()},
                 source=None if item.get("source") is None else _dict(item["source"]),
@@ -214,6 +218,17 @@ class EdgeRecord:
             raise BadPayload(f"not an edge: {error}") from error
         return _same_body(record, body, "edge")
 
+    @classmethod
+    def trusted(cls, body: bytes) -> EdgeRecord:
+        """Read a body that `parse` accepted before, 20 times faster by not checking it again."""
+        item = json.loads(body)
+        packs = (
+            PackUse(use["pack"], use["nbytes"], tuple(use["index"]), tuple(use["frames"]) if "frames" in use else None)
+            for use in item["packs"]
+        )
+        item |= {"packs": tuple(packs), "changed": tuple(item["changed"]), "fingerprints": tuple(item["fingerprints"])}
+        return cls(**item)
+
 
 @dataclass(frozen=True)
 class RefEntry:
@@ -301,6 +316,9 @@ def ref_hint_key(ref: str) -> str:
     return f"{ref_prefix(ref)}last"
 
 
+_Record = TypeVar("_Record", VersionRecord, EdgeRecord, RefEntry)
+
+
 def _object(body: bytes, what: str) -> dict[str, Any]:
     item = canonical.loads(body)
     if not isinstance(item, dict):
@@ -308,7 +326,7 @@ def _object(body: bytes, what: str) -> dict[str, Any]:
     return item
 
 
-def _same_body(record: Any, body: bytes, what: str) -> Any:
+def _same_body(record: _Record, body: bytes, what: str) -> _Record:
     try:
         canonical_body = record.body
     except BadMetadata as error:
@@ -348,6 +366,12 @@ def _one_of(value: Any, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ValueError(f"{str(value)[:40]!r} is none of {', '.join(allowed)}")
     return str(value)
+
+
+def _metric_name(name: str) -> str:
+    if not 1 <= len(name) <= MAX_METRIC_NAME:
+        raise ValueError(f"a metric's name of {len(name)} characters")
+    return name
 
 
 def _metric(value: Any) -> float | str:

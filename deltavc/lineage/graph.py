@@ -1,0 +1,179 @@
+"""Walks over the graph of versions in SQL: ancestors, histories, and searches along first parents.
+
+Everything here works on integer keys inside a transaction and keeps to a few queries, each of which touches
+O(log n) rows or as many as it returns, so that a history of a million versions answers at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from sqlalchemy import CTE, Connection, Select, bindparam, case, literal, select
+
+from deltavc.lineage.ingest import chunks
+from deltavc.lineage.tables import metrics, parents, versions
+
+_TRIED = 64
+"""Candidates that are looked up one by one before a whole history is walked instead."""
+
+_MAX_WINDOW = 1024
+
+
+class Place(NamedTuple):
+    """A version in the graph."""
+
+    pk: int
+    depth: int
+
+
+def place(db: Connection, version: str) -> Place | None:
+    """Where a version is, by its id; None if the database does not know it."""
+    row = db.execute(select(versions.c.pk, versions.c.depth).where(versions.c.id == version)).one_or_none()
+    return None if row is None else Place(*row)
+
+
+def ids_of(db: Connection, pks: Iterable[int]) -> dict[int, str]:
+    """Ids by integer key."""
+    found: dict[int, str] = {}
+    for chunk in chunks(set(pks)):
+        found.update(db.execute(select(versions.c.pk, versions.c.id).where(versions.c.pk.in_(chunk))).tuples())
+    return found
+
+
+def _ancestor_query() -> Select[tuple[int]]:
+    columns = (versions.c.pk, versions.c.parent, versions.c.jump, versions.c.depth, versions.c.jump_depth)
+    depth = bindparam("depth", type_=versions.c.depth.type)
+    walk = select(*columns).where(versions.c.pk == bindparam("start")).cte("walk", recursive=True)
+    step = case((walk.c.jump_depth >= depth, walk.c.jump), else_=walk.c.parent)
+    walk = walk.union_all(select(*columns).where(versions.c.pk == step, walk.c.depth > depth))
+    return select(walk.c.pk).where(walk.c.depth == depth)
+
+
+_ANCESTOR = _ancestor_query()
+
+
+def ancestor(db: Connection, start: int, depth: int) -> int | None:
+    """The ancestor along first parents at this depth, in O(log n) rows; None if `start` is not that deep."""
+    return db.scalar(_ANCESTOR, {"start": start, "depth": depth})
+
+
+def with_step(db: Connection, head: Place, step: int) -> list[int]:
+    """Versions with this step on the first-parent history of `head`, newest first."""
+    wanted = (
+        select(versions.c.pk, versions.c.depth)
+        .where(versions.c.step == step, versions.c.depth <= head.depth)
+        .order_by(versions.c.depth.desc(), versions.c.pk)
+    )
+    candidates = [Place(*row) for row in db.execute(wanted.limit(_TRIED + 1))]
+    if len(candidates) <= _TRIED:
+        return [candidate.pk for candidate in candidates if ancestor(db, head.pk, candidate.depth) == candidate.pk]
+    chain = _first_parents(head.pk)
+    return list(db.execute(wanted.join(chain, chain.c.pk == versions.c.pk)).scalars())
+
+
+def extreme(db: Connection, head: Place, metric: str, highest: bool) -> int | None:
+    """The version with the highest or lowest finite value of a metric on the first-parent history of `head`.
+
+    Of several with the same value it is the newest.
+    """
+    value = metrics.c.value
+    wanted = (
+        select(versions.c.pk, versions.c.depth)
+        .join(metrics, metrics.c.version == versions.c.pk)
+        .where(metrics.c.name == metric, value.is_not(None), versions.c.depth <= head.depth)
+        .order_by(value.desc() if highest else value, versions.c.depth.desc(), versions.c.pk)
+    )
+    candidates = [Place(*row) for row in db.execute(wanted.limit(_TRIED))]
+    for candidate in candidates:
+        if ancestor(db, head.pk, candidate.depth) == candidate.pk:
+            return candidate.pk
+    if len(candidates) < _TRIED:
+        return None
+    chain = _first_parents(head.pk)
+    return db.execute(wanted.join(chain, chain.c.pk == versions.c.pk).limit(1)).scalar()
+
+
+def _first_parents(start: int) -> CTE:
+    chain = select(versions.c.pk, versions.c.parent).where(versions.c.pk == start).cte("chain", recursive=True)
+    return chain.union_all(select(versions.c.pk, versions.c.parent).where(versions.c.pk == chain.c.parent))
+
+
+def newest_first(db: Connection, starts: Iterable[int], excluded: Iterable[int], first_parent: bool) -> Iterator[int]:
+    """All ancestors of `starts` (and they themselves) that are not those of `excluded`, newest first.
+
+    No version comes before one of its children. With `first_parent`, only first parents are followed from starts.
+    """
+    window = _Window(db)
+    heap: list[tuple[int, int, int]] = []  # the latest clock first, then the highest id
+    hidden: dict[int, bool] = {}
+    num_shown = 0  # versions in the heap that are not hidden
+
+    def meet(pk: int, hide: bool) -> None:
+        nonlocal num_shown
+        if pk not in hidden:
+            row = window[pk]
+            heapq.heappush(heap, (-row.clock, -int(row.id, 16), pk))
+            num_shown += not hide
+        elif hide and not hidden[pk]:
+            num_shown -= 1
+        hidden[pk] = hide or hidden.get(pk, False)
+
+    for pk in excluded:
+        meet(pk, True)
+    for pk in starts:
+        meet(pk, False)
+    while num_shown:
+        _, _, pk = heapq.heappop(heap)
+        # Clocks fall from child to parent, so every child of this one has been met: whether it hides is settled.
+        hide = hidden[pk]
+        if not hide:
+            num_shown -= 1
+            yield pk
+        for parent in window[pk].parents[: 1 if first_parent and not hide else None]:
+            meet(parent, hide)
+
+
+def latest(db: Connection, limit: int | None) -> list[int]:
+    """Every version that is known, on a branch or not, newest first."""
+    order = select(versions.c.pk).order_by(versions.c.clock.desc(), versions.c.id.desc()).limit(limit)
+    return list(db.execute(order).scalars())
+
+
+class _Row(NamedTuple):
+    id: str
+    clock: int
+    parents: tuple[int, ...]
+
+
+class _Window:
+    """Rows of the graph, loaded along first parents ever further ahead."""
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+        self._rows: dict[int, _Row] = {}
+        self._size = 32
+
+    def __getitem__(self, pk: int) -> _Row:
+        if pk not in self._rows:
+            self._load(pk)
+        return self._rows[pk]
+
+    def _load(self, pk: int) -> None:
+        columns = (versions.c.pk, versions.c.parent, versions.c.id, versions.c.clock)
+        chain = select(*columns, literal(1).label("n")).where(versions.c.pk == pk).cte("chain", recursive=True)
+        older = select(*columns, chain.c.n + 1).where(versions.c.pk == chain.c.parent, chain.c.n < self._size)
+        chain = chain.union_all(older)
+        found = self._db.execute(select(chain.c.pk, chain.c.parent, chain.c.id, chain.c.clock)).all()
+        others: dict[int, list[int]] = {}
+        for chunk in chunks([row.pk for row in found]):
+            merged = select(parents.c.version, parents.c.parent).where(
+                parents.c.version.in_(chunk), parents.c.place > 0
+            )
+            for version, parent in self._db.execute(merged.order_by(parents.c.version, parents.c.place)):
+                others.setdefault(version, []).append(parent)
+        for row in found:
+            first = () if row.parent is None else (row.parent,)
+            self._rows[row.pk] = _Row(row.id, row.clock, (*first, *others.get(row.pk, ())))
+        self._size = min(2 * self._size, _MAX_WINDOW)

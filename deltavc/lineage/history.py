@@ -1,0 +1,218 @@
+"""What can be asked of the database: versions, refs, logs, totals. All of it answers for what is indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import zstandard
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select
+
+from deltavc.errors import UnknownRef
+from deltavc.layout import Layout
+from deltavc.lineage import graph, info
+from deltavc.lineage.database import reading
+from deltavc.lineage.info import VersionInfo
+from deltavc.lineage.names import BRANCHES, TAGS
+from deltavc.lineage.records import EdgeRecord, RefEntry
+from deltavc.lineage.tables import edges, layouts, metrics, packs, ref_entries, refs, versions
+
+_old = versions.alias("old_version")
+_new = versions.alias("new_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How much there is. Bytes are those of objects: packs, and files kept with versions."""
+
+    num_versions: int
+    num_branches: int
+    num_tags: int
+    num_layouts: int
+    num_edges: int
+    num_snapshots: int
+    num_packs: int
+    pack_bytes: int
+    file_bytes: int
+
+
+class History:
+    """Reads the database. Versions go by id, refs by full name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def has(self, version: str) -> bool:
+        """Whether this is the id of a version that was committed."""
+        with reading(self.engine) as db:
+            return graph.place(db, version) is not None
+
+    def version(self, version: str) -> VersionInfo:
+        """Raises UnknownRef."""
+        return self.versions([version])[0]
+
+    def versions(self, ids: Sequence[str]) -> list[VersionInfo]:
+        """Several at once, in the order given. Raises UnknownRef."""
+        with reading(self.engine) as db:
+            return info.load(db, [known_place(db, version).pk for version in ids])
+
+    def starting_with(self, prefix: str, limit: int = 20) -> list[str]:
+        """Ids of versions that start with these hex digits, in order."""
+        # Every digit sorts before g, so the ids that start with "12" lie between "12" and "12g".
+        wanted = select(versions.c.id).where(versions.c.id >= prefix, versions.c.id < prefix + "g")
+        with reading(self.engine) as db:
+            return list(db.execute(wanted.order_by(versions.c.id).limit(limit)).scalars())
+
+    def with_fingerprint(self, fingerprint: str) -> list[str]:
+        """Ids of versions whose weights have this fingerprint, newest first."""
+        wanted = select(versions.c.id).where(versions.c.fingerprint == fingerprint)
+        with reading(self.engine) as db:
+            return list(db.execute(wanted.order_by(versions.c.clock.desc(), versions.c.id.desc())).scalars())
+
+    def layout(self, layout: str) -> Layout | None:
+        """A layout that some version or edge has."""
+        with reading(self.engine) as db:
+            body = db.execute(select(layouts.c.body).where(layouts.c.id == layout)).scalar()
+        return None if body is None else Layout.parse(zstandard.decompress(body))
+
+    def layouts(self) -> list[str]:
+        """Ids of all layouts: those that a state could have been committed with."""
+        with reading(self.engine) as db:
+            return list(db.execute(select(layouts.c.id).order_by(layouts.c.id)).scalars())
+
+    def edges_into(self, version: str) -> list[EdgeRecord]:
+        """Every edge that leads to a version, in the order of their ids."""
+        wanted = select(edges.c.body).join(versions, versions.c.pk == edges.c.target)
+        with reading(self.engine) as db:
+            bodies = db.execute(wanted.where(versions.c.id == version).order_by(edges.c.id)).scalars().all()
+        return [read_edge(body) for body in bodies]
+
+    def head(self, ref: str) -> RefEntry | None:
+        """The last entry of a ref that is indexed; its `new` is None when the ref was deleted."""
+        with reading(self.engine) as db:
+            return last_entry(db, ref)
+
+    def branches(self) -> dict[str, str]:
+        """The version that every branch is at, by name, in the order of names."""
+        return self._refs(BRANCHES)
+
+    def tags(self) -> dict[str, str]:
+        """The version that every tag is at, by name, in the order of names."""
+        return self._refs(TAGS)
+
+    def reflog(self, ref: str, limit: int | None = None) -> list[RefEntry]:
+        """The moves of a ref, newest first."""
+        with reading(self.engine) as db:
+            rows = _entries(ref).order_by(ref_entries.c.sequence.desc()).limit(limit)
+            return [_entry(row) for row in db.execute(rows)]
+
+    def log(
+        self,
+        starts: Iterable[str] | None,
+        limit: int | None = None,
+        *,
+        first_parent: bool = False,
+        exclude: Iterable[str] = (),
+    ) -> list[VersionInfo]:
+        """Versions newest first, none before one of its children.
+
+        Args:
+            starts: where to start; None for every version that was ever committed, rolled back or not.
+            first_parent: follow only the first parent of each.
+            exclude: leave out these and all their ancestors (A of `A..B`); not with `starts=None`.
+
+        Raises:
+            UnknownRef: an id that is not indexed.
+        """
+        with reading(self.engine) as db:
+            if starts is None:
+                return info.load(db, graph.latest(db, limit))
+            from_, without = ([known_place(db, version).pk for version in ids] for ids in (starts, exclude))
+            return info.load(db, list(islice(graph.newest_first(db, from_, without, first_parent), limit)))
+
+    def ancestor(self, version: str, steps: int) -> str | None:
+        """The version `steps` back along first parents, or None when there are fewer. Raises UnknownRef."""
+        with reading(self.engine) as db:
+            start = known_place(db, version)
+            found = graph.ancestor(db, start.pk, start.depth - steps) if 0 <= steps <= start.depth else None
+            return None if found is None else graph.ids_of(db, [found])[found]
+
+    def with_step(self, head: str, step: int) -> list[str]:
+        """Versions with this step on the first-parent history of `head`, newest first. Raises UnknownRef."""
+        with reading(self.engine) as db:
+            found = graph.with_step(db, known_place(db, head), step)
+            ids = graph.ids_of(db, found)
+            return [ids[pk] for pk in found]
+
+    def extreme(self, head: str, metric: str, *, highest: bool) -> str | None:
+        """The version on the first-parent history of `head` where a metric is highest or lowest; the newest such.
+
+        NaN and infinities do not count. None when no version there has the metric. Raises UnknownRef.
+        """
+        with reading(self.engine) as db:
+            found = graph.extreme(db, known_place(db, head), metric, highest)
+            return None if found is None else graph.ids_of(db, [found])[found]
+
+    def metric_names(self) -> list[str]:
+        """Every metric that some version has, in order."""
+        with reading(self.engine) as db:
+            return list(db.execute(select(metrics.c.name).distinct().order_by(metrics.c.name)).scalars())
+
+    def totals(self) -> Totals:
+        """Count everything. Takes time in proportion to the number of versions."""
+        with reading(self.engine) as db:
+
+            def one(column: ColumnElement[int], *where: ColumnElement[bool]) -> int:
+                return db.execute(select(column).where(*where)).scalar_one()
+
+            return Totals(
+                num_versions=one(func.count(versions.c.pk)),
+                num_branches=one(func.count(refs.c.version), refs.c.name.like(f"{BRANCHES}%")),
+                num_tags=one(func.count(refs.c.version), refs.c.name.like(f"{TAGS}%")),
+                num_layouts=one(func.count(layouts.c.pk)),
+                num_edges=one(func.count(edges.c.pk)),
+                num_snapshots=one(func.count(edges.c.pk), edges.c.base.is_(None)),
+                num_packs=one(func.count(packs.c.pk)),
+                pack_bytes=int(one(func.coalesce(func.sum(packs.c.nbytes), 0))),
+                file_bytes=int(one(func.coalesce(func.sum(versions.c.new_file_bytes), 0))),
+            )
+
+    def _refs(self, kind: str) -> dict[str, str]:
+        wanted = select(refs.c.name, versions.c.id).join(versions, versions.c.pk == refs.c.version)
+        with reading(self.engine) as db:
+            found = db.execute(wanted.where(refs.c.name.like(f"{kind}%"))).all()
+        return {name.removeprefix(kind): version for name, version in sorted(found)}
+
+
+def known_place(db: Connection, version: str) -> graph.Place:
+    """Where a version is in the graph. Raises UnknownRef."""
+    found = graph.place(db, version)
+    if found is None:
+        raise UnknownRef(version, "no version has this id")
+    return found
+
+
+def read_edge(body: bytes) -> EdgeRecord:
+    """An edge from its column."""
+    return EdgeRecord.trusted(zstandard.decompress(body))
+
+
+def last_entry(db: Connection, ref: str) -> RefEntry | None:
+    """The last entry of a ref that is indexed."""
+    row = db.execute(_entries(ref).order_by(ref_entries.c.sequence.desc()).limit(1)).one_or_none()
+    return None if row is None else _entry(row)
+
+
+def _entries(ref: str) -> Select[Any]:
+    return (
+        select(ref_entries, _old.c.id.label("old_id"), _new.c.id.label("new_id"))
+        .outerjoin(_old, _old.c.pk == ref_entries.c.old)
+        .outerjoin(_new, _new.c.pk == ref_entries.c.new)
+        .where(ref_entries.c.ref == ref)
+    )
+
+
+def _entry(row: Row[Any]) -> RefEntry:
+    return RefEntry(row.ref, row.sequence, row.old_id, row.new_id, row.who, row.moved_at, row.why, row.write_id)

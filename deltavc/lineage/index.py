@@ -1,0 +1,146 @@
+"""The index: a database that follows a bucket.
+
+    bucket:    refs/…/1 ─ 2 ─ 3 ─ 4 ─ 5          entry 5 leads to versions, versions to layouts and edges
+    database:  refs/…/1 ─ 2 ─ 3                  catch_up() reads entries 4 and 5 and what they lead to
+
+Following a ref costs one request when nothing is new. Everything read for a batch of entries is inserted in
+one transaction, so the database is at some moment of the bucket's past, never between two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+from sqlalchemy import Engine, insert, select
+
+from deltavc.errors import WrongDatabase
+from deltavc.layout import Layout
+from deltavc.lineage.bucket import Bucket, read_edges, read_layout, read_version
+from deltavc.lineage.database import reading, redact, writing
+from deltavc.lineage.history import History, last_entry
+from deltavc.lineage.ingest import Batch, Behind, insert_batch, keys_of
+from deltavc.lineage.records import EdgeRecord, RefEntry, VersionRecord
+from deltavc.lineage.refs import Refs
+from deltavc.lineage.tables import layouts, refs, repository, versions
+
+log = logging.getLogger(__name__)
+
+_READERS = 32
+_BATCH = 256
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class Index(History):
+    """The database of one repository, and the bucket it follows. Safe to use from many threads and processes."""
+
+    def __init__(self, engine: Engine, bucket: Bucket, repository_id: str) -> None:
+        """Bind a database, whose schema was prepared, to a repository.
+
+        Raises:
+            WrongDatabase: it belongs to another repository.
+            DatabaseUnavailable: it cannot be reached.
+        """
+        super().__init__(engine)
+        self.bucket = bucket
+        self.refs = Refs(bucket)
+        with reading(engine) as db:
+            found = db.execute(select(repository.c.id)).scalar()
+        if found is None:
+            with writing(engine) as db:
+                found = db.execute(select(repository.c.id)).scalar()
+                if found is None:
+                    db.execute(insert(repository).values(id=repository_id))
+                    found = repository_id
+        if found != repository_id:
+            raise WrongDatabase(redact(engine), found, repository_id)
+
+    def catch_up(self, refs: Iterable[str] | None = None) -> None:
+        """Read what was added to these refs (None: to those that are known) since the database last followed them.
+
+        Raises:
+            CorruptObject, MissingObject: something that an entry leads to is damaged or gone.
+            StoreError, DatabaseUnavailable
+        """
+        known = self._known() if refs is None else {ref: self.head(ref) for ref in refs}
+        with ThreadPoolExecutor(_READERS) as pool:
+            for ref, entry in known.items() if len(known) == 1 else self._moved(known, pool):
+                self._follow(ref, entry, pool)
+
+    def catch_up_all(self) -> None:
+        """Catch up, and find refs that are new. This lists everything under refs/. Raises what `catch_up` raises."""
+        known = self._known()
+        self.catch_up({*self.refs.names(known), *known})
+
+    def record(
+        self,
+        entries: Sequence[RefEntry],
+        versions: Sequence[VersionRecord] = (),
+        edges: Sequence[EdgeRecord] = (),
+        layouts: Sequence[Layout] = (),
+    ) -> None:
+        """Index moves that were just made, from what their writer still holds.
+
+        They may have been indexed already. Where the database lacks something before them, it catches up instead.
+
+        Raises:
+            DatabaseUnavailable: the moves are in the bucket all the same; a later `catch_up` finds them.
+        """
+        try:
+            with writing(self.engine) as db:
+                insert_batch(db, Batch(versions, layouts, edges, entries))
+        except Behind:
+            self.catch_up({entry.ref for entry in entries})
+
+    def _known(self) -> dict[str, RefEntry | None]:
+        with reading(self.engine) as db:
+            names = db.execute(select(refs.c.name).order_by(refs.c.name)).scalars().all()
+            return {name: last_entry(db, name) for name in names}
+
+    def _moved(self, known: dict[str, RefEntry | None], pool: ThreadPoolExecutor) -> list[tuple[str, RefEntry | None]]:
+        """Those refs that have entries after the known ones."""
+        new = pool.map(lambda item: next(self.refs.entries(*item), None), known.items())
+        return [item for item, entry in zip(known.items(), new, strict=True) if entry is not None]
+
+    def _follow(self, ref: str, known: RefEntry | None, pool: ThreadPoolExecutor) -> None:
+        entries = self.refs.entries(ref, known)
+        while batch := list(islice(entries, _BATCH)):
+            gathered = self._gather(batch, pool)
+            with writing(self.engine) as db:
+                insert_batch(db, gathered)
+            log.debug("indexed %d moves of %s up to %d", len(batch), ref, batch[-1].sequence)
+
+    def _gather(self, entries: list[RefEntry], pool: ThreadPoolExecutor) -> Batch:
+        """Read all that these entries lead to and the database does not have."""
+        found: dict[str, VersionRecord] = {}
+        edges: list[EdgeRecord] = []
+        wanted = {entry.new for entry in entries if entry.new is not None}
+        while wanted := self._unknown(wanted - found.keys()):
+            ids = sorted(wanted)
+            found.update(zip(ids, _each(pool, ids, lambda version: read_version(self.bucket, version)), strict=True))
+            new_edges = [
+                edge for some in _each(pool, ids, lambda version: read_edges(self.bucket, version)) for edge in some
+            ]
+            edges += new_edges
+            wanted = {parent for version in ids for parent in found[version].parents}
+            wanted |= {edge.base for edge in new_edges if edge.base is not None}
+        used = {record.layout: version for version, record in found.items()}
+        with reading(self.engine) as db:
+            missing = sorted(used.keys() - keys_of(db, layouts, used))
+        read = _each(pool, missing, lambda layout: read_layout(self.bucket, layout, used[layout]))
+        return Batch(list(found.values()), list(read), edges, entries)
+
+    def _unknown(self, ids: set[str]) -> set[str]:
+        if not ids:
+            return ids
+        with reading(self.engine) as db:
+            return ids - keys_of(db, versions, ids).keys()
+
+
+def _each(pool: ThreadPoolExecutor, items: Sequence[_T], call: Callable[[_T], _R]) -> Iterator[_R]:
+    """`call` of each, in order; on this thread when there is only one."""
+    return map(call, items) if len(items) == 1 else pool.map(call, items)

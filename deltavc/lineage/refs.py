@@ -1,0 +1,210 @@
+"""Refs in the bucket: a ref is a row of numbered entries, and creating the next one moves it.
+
+    refs/<hash>/000000000001.json   None -> a
+    refs/<hash>/000000000002.json      a -> b       the last entry says where the ref is
+    refs/<hash>/last                   2            a hint; never trusted
+
+Two writers that saw entry 2 both try to create entry 3; the store lets one of them. A writer whose answer
+was lost reads entry 3 back and knows its own by the write id. Entries are never deleted, so they have no
+gaps, and the last one can be found by doubling steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import secrets
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from deltavc.errors import (
+    BranchMoved,
+    CommitInDoubt,
+    CorruptObject,
+    MissingObject,
+    ObjectMissing,
+    RefExists,
+    StoreError,
+    StoreUnavailable,
+)
+from deltavc.lineage.bucket import Bucket, read
+from deltavc.lineage.names import BRANCHES, TAGS
+from deltavc.lineage.records import RefEntry, ref_entry_key, ref_hint_key, ref_prefix
+
+_ATTEMPTS = 3  # the store has retried each of them already
+_MAX_BATCH = 256
+_READERS = 16
+
+
+class Refs:
+    """The refs of one repository, read from and written to its bucket. Refs go by full name: branches/main."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def newest(self, ref: str, known: RefEntry | None = None) -> RefEntry | None:
+        """The last entry of a ref, or None if it never had one.
+
+        Args:
+            known: an entry of this ref; if it is still the last, this costs one request.
+
+        Raises:
+            CorruptObject, MissingObject: an entry is damaged, or one before the last is gone.
+        """
+        start = known or self._hinted(ref) or self._listed(ref)
+        return None if start is None else self._last_from(start)
+
+    def entries(self, ref: str, known: RefEntry | None = None) -> Iterator[RefEntry]:
+        """The entries after `known` (all without it), oldest first, fetched in parallel ever further ahead.
+
+        Raises:
+            CorruptObject: an entry is damaged or does not go on from where the one before it ended.
+        """
+        last = known
+        with ThreadPoolExecutor(_READERS) as pool:  # starts no thread before it is used
+            size = 1
+            while True:
+                start = last.sequence + 1 if last else 1
+                fetch = map if size == 1 else pool.map
+                for entry in fetch(lambda sequence: self._entry(ref, sequence), range(start, start + size)):
+                    if entry is None:
+                        return
+                    if entry.old != (last.new if last else None):
+                        raise CorruptObject(entry.key, "it does not go on from where the entry before it ended")
+                    yield entry
+                    last = entry
+                size = min(2 * size, _MAX_BATCH)
+
+    def names(self, known: Iterable[str] = ()) -> list[str]:
+        """The full names of all refs that ever were, deleted ones too, sorted.
+
+        Lists everything under refs/; a name is read from an entry unless it is among `known`.
+        """
+        by_prefix = {ref_prefix(ref): ref for ref in known}
+        found = set()
+        for item in self._bucket.list("refs/"):
+            prefix, _, name = item.key.rpartition("/")
+            if name == "last":
+                continue
+            prefix += "/"
+            if prefix not in by_prefix:
+                entry = read(self._bucket, item.key, RefEntry.parse)
+                if entry.key != item.key:
+                    raise CorruptObject(item.key, "it is the entry of another ref or place")
+                by_prefix[prefix] = entry.ref
+            found.add(by_prefix[prefix])
+        return sorted(found)
+
+    def next_entry(self, ref: str, known: RefEntry | None, new: str | None, who: str, why: str) -> RefEntry:
+        """What `create` has to create to move `ref` from where `known` left it to `new` (None: delete it)."""
+        return RefEntry(
+            ref=ref,
+            sequence=known.sequence + 1 if known else 1,
+            old=known.new if known else None,
+            new=new,
+            who=who,
+            when=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            why=why,
+            write_id=secrets.token_hex(16),
+        )
+
+    def create(self, entry: RefEntry) -> None:
+        """Move the ref: the moment at which a commit happens. It may be called again with the same entry.
+
+        Raises:
+            BranchMoved: somebody else's entry stands in its place, and nothing was moved.
+            RefExists: the same, for a tag.
+            CommitInDoubt: the store does not say whether it landed; `settle` with the same entry finds out.
+            StoreError: the store refused it, and nothing was moved.
+        """
+        found = self._land(entry)
+        if found.write_id == entry.write_id:
+            return
+        if entry.ref.startswith(TAGS) and found.new is not None:
+            raise RefExists("tag", entry.ref.removeprefix(TAGS), found.new)
+        raise BranchMoved(entry.ref.removeprefix(BRANCHES), entry.old, found.new)
+
+    def settle(self, entry: RefEntry) -> bool:
+        """After CommitInDoubt: make sure that either `entry` or another stands at its place; whether it is `entry`.
+
+        Raises:
+            CommitInDoubt: the store still does not say.
+        """
+        return self._land(entry).write_id == entry.write_id
+
+    def write_hint(self, entry: RefEntry) -> None:
+        """Note where the last entry is, so that readers without a database find it at once. Best effort."""
+        with contextlib.suppress(StoreError):
+            self._bucket.put(ref_hint_key(entry.ref), b"%d" % entry.sequence)
+
+    def move(self, ref: str, known: RefEntry | None, new: str | None, who: str, why: str) -> RefEntry:
+        """Move a ref on from `known`, its last entry as far as the caller knows (None: it has none).
+
+        Raises what `create` raises.
+        """
+        entry = self.next_entry(ref, known, new, who, why)
+        self.create(entry)
+        self.write_hint(entry)
+        return entry
+
+    def _land(self, entry: RefEntry) -> RefEntry:
+        """Create the entry if there is none, and return the one that is there."""
+        doubt: StoreError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                if self._bucket.create(entry.key, entry.body):
+                    return entry
+                if (found := self._entry(entry.ref, entry.sequence)) is not None:
+                    return found
+            except StoreUnavailable as error:
+                doubt = error
+            except StoreError as error:
+                if doubt is None:
+                    raise
+                doubt = error
+                break
+        reason = str(doubt) if doubt else "the store holds an entry that cannot be read back"
+        raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), entry.new or "none", reason) from doubt
+
+    def _entry(self, ref: str, sequence: int) -> RefEntry | None:
+        key = ref_entry_key(ref, sequence)
+        try:
+            entry = read(self._bucket, key, RefEntry.parse)
+        except MissingObject:
+            return None
+        if (entry.ref, entry.sequence) != (ref, sequence):
+            raise CorruptObject(key, "it is the entry of another ref or place")
+        return entry
+
+    def _hinted(self, ref: str) -> RefEntry | None:
+        try:
+            hint = self._bucket.get(ref_hint_key(ref))
+            if not hint.isdigit() or len(hint) > 12 or int(hint) == 0:
+                return None
+            return self._entry(ref, int(hint))
+        except (ObjectMissing, CorruptObject):
+            return None
+
+    def _listed(self, ref: str) -> RefEntry | None:
+        prefix = ref_prefix(ref)
+        names = {item.key.removeprefix(prefix).removesuffix(".json") for item in self._bucket.list(prefix)}
+        sequences = {int(name) for name in names if name.isdigit()}
+        if not sequences:
+            return None
+        if gaps := set(range(1, max(sequences))) - sequences:
+            raise MissingObject(ref_entry_key(ref, min(gaps)))
+        return self._entry(ref, max(sequences))
+
+    def _last_from(self, entry: RefEntry) -> RefEntry:
+        step = 1
+        while (found := self._entry(entry.ref, entry.sequence + step)) is not None:
+            entry, step = found, 2 * step
+        absent = entry.sequence + step
+        while absent - entry.sequence > 1:
+            middle = (absent + entry.sequence) // 2
+            found = self._entry(entry.ref, middle)
+            if found is None:
+                absent = middle
+            else:
+                entry = found
+        return entry

@@ -1,0 +1,1 @@
+"""Alembic migrations of the index database; run by `deltavc db upgrade`."""
