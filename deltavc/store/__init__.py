@@ -1,0 +1,18 @@
+"""Where a repository's objects are kept: one contract, several places.
+
+    objects   what every store promises; open_store
+    local     a directory             memory   this process
+    s3        a bucket                cache    a local cache in front of a bucket
+    retry     trying again            probe    whether a store keeps the promises
+    files     files that appear whole or not at all
+    urls      places without their secrets
+
+fsspec and s3fs are imported when a bucket is opened, not before.
+"""
+
+from deltavc.store.cache import CachedStore
+from deltavc.store.objects import ObjectInfo, Store, open_store
+from deltavc.store.probe import probe
+from deltavc.store.urls import locate, redact
+
+__all__ = ["CachedStore", "ObjectInfo", "Store", "locate", "open_store", "probe", "redact"]
