@@ -280,7 +280,10 @@ class BadCheckpoint(InputError):
     reason: str
 
     kind = "bad_checkpoint"
-    hint = "Name a .safetensors file, a directory of them, or a .pt file of plain tensors."
+    hint = (
+        "Read from a .safetensors file, a directory of them, or a .pt file of plain tensors; "
+        "write into a new or empty directory."
+    )
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"

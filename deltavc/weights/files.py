@@ -96,17 +96,15 @@ def _open_directory(directory: Path) -> Checkpoint:
         if absent:
             raise BadCheckpoint(str(directory / indices[0]), f"names files that are not there: {listed(absent)}")
     if not present:
-        others = [name for name in names if name.lower().endswith(SUFFIXES)]
-        raise BadCheckpoint(
-            str(directory),
-            f"has no .safetensors file; to read {listed(others)}, name the file itself"
-            if others
-            else "is a directory without weights"
-            if names
-            else "is an empty directory",
-        )
-    checkpoint = _together(directory, [TensorFile(directory / name) for name in present], index)
-    return checkpoint
+        raise BadCheckpoint(str(directory), _what_instead(names))
+    return _together(directory, [TensorFile(directory / name) for name in present], index)
+
+
+def _what_instead(names: list[str]) -> str:
+    others = [name for name in names if name.lower().endswith(SUFFIXES)]
+    if others:
+        return f"has no .safetensors file; to read {listed(others)}, name the file itself"
+    return "is a directory without weights" if names else "is an empty directory"
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,8 +195,7 @@ def _pieces(bits: Tensor) -> Iterator[memoryview]:
     if nbytes == 0:
         return
     if (bits.is_contiguous() and bits.device.type == "cpu") or nbytes <= GATHERED_BYTES:
-        flat = bits.cpu().contiguous().reshape(-1).view(torch.uint8)
-        yield flat.numpy().data
+        yield bits.cpu().contiguous().reshape(-1).numpy().data.cast("B")
         return
     rows = len(bits) * GATHERED_BYTES // nbytes
     for part in torch.split(bits, rows) if rows else bits.unbind():

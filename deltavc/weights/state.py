@@ -22,7 +22,7 @@ from deltavc.change import Box
 from deltavc.errors import BadState
 from deltavc.lanes import lanes
 from deltavc.layout import Layout, TensorSpec
-from deltavc.weights.describe import CASTABLE, cast, cast_dtype, describe
+from deltavc.weights.describe import CASTABLE, cast, cast_dtype, check_tensor, describe
 from deltavc.weights.files import open_checkpoint
 
 State = Mapping[str, Tensor] | torch.nn.Module | Iterable[tuple[str, Tensor]] | str | Path
@@ -106,10 +106,15 @@ def _retyped(layout: Layout, dtype: str) -> Layout:
 
 
 def _gathered(pairs: Any) -> dict[Any, Any]:
-    """The pairs of an iterable as a dict."""
+    """The pairs of an iterable as a dict.
+
+    A generator that fills one buffer again and again would look like tied tensors with the last one's values, so what
+    was written to after it was given is refused.
+    """
     if not isinstance(pairs, Iterable) or isinstance(pairs, Tensor | bytes):
         raise BadState(f"a {type(pairs).__name__} is not a state")
     named: dict[Any, Any] = {}
+    given: dict[str, int] = {}
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise BadState(f"an iterable of (name, tensor) pairs is a state; this one gave a {type(pair).__name__}")
@@ -118,5 +123,14 @@ def _gathered(pairs: Any) -> dict[Any, Any]:
             raise BadState(f"{name!r} is not a name: tensor names are strings")
         if name in named:
             raise BadState("appears twice in this iterable", name)
-        named[name] = tensor
+        named[name] = check_tensor(name, tensor)
+        given[name] = _writes(tensor)
+    for name, tensor in named.items():
+        if _writes(tensor) != given[name]:
+            raise BadState("was written to after the iterable gave it; give a tensor of its own each time", name)
     return named
+
+
+def _writes(tensor: Tensor) -> int:
+    """How often torch wrote to it in place, where torch counts that."""
+    return 0 if tensor.is_inference() else tensor._version
