@@ -1,0 +1,168 @@
+"""The threads that kernels and codecs run on.
+
+One pool for the process, as wide as the CPUs it may use. Work that is started from inside a worker runs
+right there, so a task may call anything that would spread over the pool by itself, and nothing waits for a
+thread that waits for it. A forked child has none of its parent's threads; it makes its own pool when it
+first needs one.
+
+    results = run([partial(encode, frame) for frame in frames])      # in order, all cores
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+MAX_THREADS = 16
+"""More than this adds nothing: memory, not arithmetic, is what the kernels wait for."""
+
+_Queue = SimpleQueue[Callable[[], Any]]
+
+_local = threading.local()
+_lock = threading.Lock()
+_queue: _Queue | None = None
+
+
+def size() -> int:
+    """Threads in the pool: the CPUs this process may run on, at most MAX_THREADS."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    return min(os.cpu_count() or 1, MAX_THREADS)
+
+
+def inside() -> bool:
+    """Whether the caller is one of the pool's threads, so that what it starts runs inline."""
+    return getattr(_local, "worker", False)
+
+
+def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Run tasks on the pool and wait for all of them.
+
+    If one raises, those not yet started never are, and the first error is raised once none is running any
+    more. The same holds when the waiting thread is interrupted. Inline inside a worker, on a single CPU
+    and for a single task.
+
+    Returns:
+        Their results, in the order of the tasks.
+    """
+    threads = min(size(), len(tasks))
+    if threads < 2 or inside():
+        return [task() for task in tasks]
+    batch = _Batch(tasks)
+    try:
+        for _ in range(threads):
+            _tasks().put(batch.work)
+        return batch.wait()
+    except BaseException:
+        batch.stop()
+        raise
+
+
+def submit(task: Callable[[], T]) -> Future[T]:
+    """Start a task on the pool, or run it before returning when called from inside a worker."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = task()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    if inside():
+        work()
+    else:
+        _tasks().put(work)
+    return future
+
+
+class _Batch(Generic[T]):
+    """Tasks that several workers take from, one after another, and one thread that waits for them."""
+
+    def __init__(self, tasks: Sequence[Callable[[], T]]) -> None:
+        self._tasks = tasks
+        self._results: dict[int, T] = {}
+        self._next = 0
+        self._running = 0
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def work(self) -> None:
+        while (place := self._take()) is not None:
+            error = None
+            try:
+                self._results[place] = self._tasks[place]()
+            except BaseException as raised:
+                error = raised
+            self._finish(error)
+
+    def wait(self) -> list[T]:
+        with self._changed:
+            self._changed.wait_for(self._is_over)
+        if self._error is not None:
+            raise self._error
+        return [self._results[place] for place in range(len(self._tasks))]
+
+    def stop(self) -> None:
+        """Start no more tasks, and wait for those that run."""
+        with self._changed:
+            self._next = len(self._tasks)
+            self._changed.wait_for(self._is_over)
+
+    def _is_over(self) -> bool:
+        return self._running == 0 and self._next == len(self._tasks)
+
+    def _take(self) -> int | None:
+        with self._changed:
+            if self._next == len(self._tasks):
+                return None
+            self._next += 1
+            self._running += 1
+            return self._next - 1
+
+    def _finish(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._running -= 1
+            if error is not None:
+                self._next = len(self._tasks)
+                self._error = self._error or error
+            if self._is_over():
+                self._changed.notify_all()
+
+
+def _tasks() -> _Queue:
+    global _queue
+    with _lock:
+        if _queue is None:
+            _queue = SimpleQueue()
+            for number in range(size()):
+                # Daemons, so that work can still be done while the interpreter shuts down: a writer that is
+                # closed by an exit handler has changes to encode.
+                threading.Thread(target=_work, args=(_queue,), name=f"deltavc-{number}", daemon=True).start()
+        return _queue
+
+
+def _work(queue: _Queue) -> None:
+    _local.worker = True
+    while True:
+        # No name is kept for the task: it would hold on to the tensors of the last one while idle.
+        queue.get()()
+
+
+def _forget() -> None:
+    """After a fork, in the child: the threads are gone, and whoever held the lock is gone too."""
+    global _local, _lock, _queue
+    _local, _lock, _queue = threading.local(), threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
