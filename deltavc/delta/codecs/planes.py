@@ -25,7 +25,7 @@ from deltavc.change import Change, Dense, Operation
 from deltavc.delta.codecs import zstd
 from deltavc.delta.codecs.base import Buffer, FrameHeader, Kind
 from deltavc.errors import BadPayload
-from deltavc.kernels import cpu_codec
+from deltavc.kernels import cpu_planes
 
 Bytes = npt.NDArray[np.uint8]
 Lanes = npt.NDArray[Any]
@@ -122,7 +122,7 @@ def split_lanes(lanes: Lanes, split: int) -> Bytes:
     if split == PLAIN:
         return np.ascontiguousarray(lanes.astype(f"<i{lanes.itemsize}").view(np.uint8).reshape(-1, lanes.itemsize).T)
     planes = np.empty((lanes.itemsize, lanes.size), np.uint8)
-    (cpu_codec.zigzag_planes if split == ZIGZAG else cpu_codec.rotated_planes)(lanes, planes)
+    (cpu_planes.zigzag_planes if split == ZIGZAG else cpu_planes.rotated_planes)(lanes, planes)
     return planes
 
 
@@ -131,7 +131,7 @@ def _join_lanes(planes: Bytes, split: int) -> Lanes:
     if split == PLAIN:
         return np.ascontiguousarray(planes.T).view(f"<i{lane_bytes}").reshape(num_lanes)
     lanes = np.empty(num_lanes, f"i{lane_bytes}")
-    (cpu_codec.from_zigzag_planes if split == ZIGZAG else cpu_codec.from_rotated_planes)(planes, lanes)
+    (cpu_planes.from_zigzag_planes if split == ZIGZAG else cpu_planes.from_rotated_planes)(planes, lanes)
     return lanes
 
 

@@ -6,7 +6,7 @@ entropy; most differences are one step of the last bit up or down, and then a si
     kind        u8: how the values are written
     exceptions  u32 little-endian, for kind 0: how many values are neither 1 nor -1
     bits        a bit string, padded with zero bits to a whole byte:
-                    the gaps between positions (kernels.cpu_codec has the code)
+                    the gaps between positions (kernels.cpu_bits has the code)
                     for kind 0: a sign bit a value (1: negative); the gaps between the exceptions' indices;
                     the exceptions' |value| - 1 in Elias's gamma code
     planes      for kind 1: the values as the `planes` codec writes lanes
@@ -27,7 +27,7 @@ from deltavc.change import Change, Operation, Sparse
 from deltavc.delta.codecs.base import Buffer, FrameHeader, Kind
 from deltavc.delta.codecs.planes import Lanes, best_split, pack_lanes, planes_nbits, sample, split_lanes, unpack_lanes
 from deltavc.errors import BadPayload
-from deltavc.kernels import cpu_codec
+from deltavc.kernels import cpu_bits
 
 Positions = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -53,20 +53,20 @@ class SparseGaps:
         if not values.size:
             return b""
         ks = _ks(positions)
-        nbits = cpu_codec.plan_gaps(positions, _width(num_lanes), ks)
+        nbits = cpu_bits.plan_gaps(positions, _width(num_lanes), ks)
         exceptions = np.flatnonzero((values != 1) & (values != -1))
         if exceptions.size > _FEW * values.size and _prefer_planes(piece := sample(values, _SAMPLE)):
             words = _words(nbits)
-            cpu_codec.write_gaps(words, 0, positions, _width(num_lanes), ks)
+            cpu_bits.write_gaps(words, 0, positions, _width(num_lanes), ks)
             return b"".join((bytes((_PLANES,)), _bytes(words, nbits), pack_lanes(values, best_split(piece))))
         exception_ks, width = _ks(exceptions), _width(values.size)
-        nbits += values.size + cpu_codec.plan_gaps(exceptions, width, exception_ks)
-        nbits += cpu_codec.plan_magnitudes(values, exceptions)
+        nbits += values.size + cpu_bits.plan_gaps(exceptions, width, exception_ks)
+        nbits += cpu_bits.plan_magnitudes(values, exceptions)
         words = _words(nbits)
-        bit = cpu_codec.write_gaps(words, 0, positions, _width(num_lanes), ks)
-        bit = cpu_codec.write_signs(words, bit, values)
-        bit = cpu_codec.write_gaps(words, bit, exceptions, width, exception_ks)
-        cpu_codec.write_magnitudes(words, bit, values, exceptions)
+        bit = cpu_bits.write_gaps(words, 0, positions, _width(num_lanes), ks)
+        bit = cpu_bits.write_signs(words, bit, values)
+        bit = cpu_bits.write_gaps(words, bit, exceptions, width, exception_ks)
+        cpu_bits.write_magnitudes(words, bit, values, exceptions)
         return _HEAD.pack(_SIGNS, exceptions.size) + _bytes(words, nbits)
 
     def decode(self, payload: Buffer, header: FrameHeader) -> Change:
@@ -99,13 +99,13 @@ def _decode_signs(payload: memoryview, header: FrameHeader) -> tuple[Positions, 
     positions = np.empty(header.num_changes, np.int64)
     values = np.empty(header.num_changes, f"i{header.lane_bytes}")
     exceptions = np.empty(num_exceptions, np.int64)
-    bit = cpu_codec.read_gaps(words, 0, end, _width(header.num_lanes), header.num_lanes, positions)
+    bit = cpu_bits.read_gaps(words, 0, end, _width(header.num_lanes), header.num_lanes, positions)
     if bit >= 0:
-        bit = cpu_codec.read_signs(words, bit, end, values)
+        bit = cpu_bits.read_signs(words, bit, end, values)
     if bit >= 0:
-        bit = cpu_codec.read_gaps(words, bit, end, _width(values.size), values.size, exceptions)
+        bit = cpu_bits.read_gaps(words, bit, end, _width(values.size), values.size, exceptions)
     if bit >= 0:
-        bit = cpu_codec.read_magnitudes(words, bit, end, values, exceptions)
+        bit = cpu_bits.read_magnitudes(words, bit, end, values, exceptions)
     _check_end(words, bit)
     if (bit + 7) // 8 != len(bits):
         raise BadPayload("there are bytes behind the last change")
@@ -117,10 +117,10 @@ def _decode_planes(payload: memoryview, header: FrameHeader) -> tuple[Positions,
     end = 8 * len(bits)
     words = _words(end)
     words.view(np.uint8)[: len(bits)] = bits
-    if 5 * (header.num_changes // cpu_codec.GROUP) > end:
+    if 5 * (header.num_changes // cpu_bits.GROUP) > end:
         raise BadPayload(f"{len(payload)} bytes for {header.num_changes} changes")
     positions = np.empty(header.num_changes, np.int64)
-    bit = cpu_codec.read_gaps(words, 0, end, _width(header.num_lanes), header.num_lanes, positions)
+    bit = cpu_bits.read_gaps(words, 0, end, _width(header.num_lanes), header.num_lanes, positions)
     _check_end(words, bit)
     values = unpack_lanes(bits[(bit + 7) // 8 :], header.num_changes, header.lane_bytes)
     if not values.all():
@@ -143,7 +143,7 @@ def values_nbits(values: Lanes) -> float:
 
 def gaps_nbits(positions: Positions) -> float:
     """An estimate of the bits that these positions, in a large box, take."""
-    return float(cpu_codec.plan_gaps(positions, 26, _ks(positions)))
+    return float(cpu_bits.plan_gaps(positions, 26, _ks(positions)))
 
 
 def _prefer_planes(values: Lanes) -> bool:
@@ -153,7 +153,7 @@ def _prefer_planes(values: Lanes) -> bool:
 def _signs_nbits(values: Lanes) -> float:
     exceptions = np.flatnonzero((values != 1) & (values != -1))
     gaps = exceptions.size * (1.5 + np.log2(values.size / max(exceptions.size, 1)))
-    return float(values.size + gaps + cpu_codec.plan_magnitudes(values, exceptions))
+    return float(values.size + gaps + cpu_bits.plan_magnitudes(values, exceptions))
 
 
 def _planes_nbits(values: Lanes) -> float:
@@ -166,7 +166,7 @@ def _width(count: int) -> int:
 
 
 def _ks(positions: Positions) -> npt.NDArray[np.uint8]:
-    return np.empty(-(-positions.size // cpu_codec.GROUP), np.uint8)
+    return np.empty(-(-positions.size // cpu_bits.GROUP), np.uint8)
 
 
 def _words(nbits: int) -> Words:

@@ -1,4 +1,4 @@
-"""The codecs' inner loops: bit strings of Rice-coded gaps, and lanes split into byte planes.
+"""Bit strings: gaps, signs and magnitudes in as few bits as they need.
 
 A bit string is an array of 64-bit words, filled from the least significant bit of the first word upwards, so on
 a little-endian machine its bytes are the bytes that are stored. Writers are told by a plan how long it gets;
@@ -13,42 +13,23 @@ Rice codes: R. F. Rice, "Some practical universal noiseless coding techniques", 
 other divisors than powers of two is 0.3 % smaller on a fine-tuning run, and groups of 256 gaps 0.2 %.
 """
 
-# mypy: disallow-untyped-decorators=False
-
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.core.errors import NumbaError
-from numba.extending import intrinsic
+
+from deltavc.kernels.cpu_compile import kernel, trailing_zeros
 
 GROUP = 128
 """Gaps that share one k."""
-
-_BLOCK = 4096
 
 _RUN = np.uint64(31)
 _ESCAPE = np.uint64(16)
 _U0, _U1, _U5, _U6, _U63, _U64 = (np.uint64(value) for value in (0, 1, 5, 6, 63, 64))
 
 
-def _count_zeros(typing: Any, word: Any) -> Any:
-    """How many zeros a 64-bit word has below its lowest one; 64 for zero."""
-    if word != types.uint64:
-        raise NumbaError("only for uint64")
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], context.get_constant(types.boolean, False))
-
-    return types.uint64(types.uint64), generate
-
-
-_trailing_zeros: Any = intrinsic(_count_zeros)
-
-
-@njit(nogil=True, inline="always")
+@kernel
 def _put(words: Any, bit: Any, value: Any, length: Any) -> Any:
     """Write the low `length` (0 to 64) bits of `value`, which has no others, into bits that are zero."""
     word = bit >> _U6
@@ -59,7 +40,7 @@ def _put(words: Any, bit: Any, value: Any, length: Any) -> Any:
     return bit + length
 
 
-@njit(nogil=True, inline="always")
+@kernel
 def _peek(words: Any, bit: Any) -> Any:
     """The 64 bits from `bit` on."""
     word = bit >> _U6
@@ -67,7 +48,7 @@ def _peek(words: Any, bit: Any) -> Any:
     return (words[word] >> offset) | ((words[word + _U1] << (_U63 - offset)) << _U1)
 
 
-@njit(nogil=True)
+@kernel
 def plan_gaps(positions: Any, escape_bits: int, ks: Any) -> Any:
     """Choose every group's k, and return the length in bits of the whole.
 
@@ -108,7 +89,7 @@ def plan_gaps(positions: Any, escape_bits: int, ks: Any) -> Any:
     return total
 
 
-@njit(nogil=True)
+@kernel
 def write_gaps(words: Any, start: int, positions: Any, escape_bits: int, ks: Any) -> Any:
     """Write the gaps between positions, planned by `plan_gaps`, from bit `start` on."""
     # The word being filled stays in a register and is stored after every code: a store costs nothing here, and
@@ -151,7 +132,7 @@ def write_gaps(words: Any, start: int, positions: Any, escape_bits: int, ks: Any
     return np.int64((word << _U6) + filled)
 
 
-@njit(nogil=True)
+@kernel
 def read_gaps(words: Any, start: int, end: int, escape_bits: int, bound: int, positions: Any) -> Any:
     """Fill `positions` (int64, shape (n,)) from the gaps at bit `start`; -1 when one is not below `bound`."""
     bit = np.uint64(start)
@@ -176,7 +157,7 @@ def read_gaps(words: Any, start: int, end: int, escape_bits: int, bound: int, po
             base = k + _U1
             for i in range(block.size):
                 window = _peek(words, bit)
-                quotient = _trailing_zeros(window)
+                quotient = trailing_zeros(window)
                 if quotient < _ESCAPE:
                     gap = (quotient << k) | ((window >> (quotient + _U1)) & mask)
                     bit += quotient + base
@@ -194,7 +175,7 @@ def read_gaps(words: Any, start: int, end: int, escape_bits: int, bound: int, po
     return np.int64(bit)
 
 
-@njit(nogil=True)
+@kernel
 def write_signs(words: Any, start: int, values: Any) -> Any:
     """Write one bit a value: whether it is negative."""
     bit = np.uint64(start)
@@ -204,7 +185,7 @@ def write_signs(words: Any, start: int, values: Any) -> Any:
     return np.int64(bit)
 
 
-@njit(nogil=True)
+@kernel
 def read_signs(words: Any, start: int, end: int, values: Any) -> Any:
     """Fill `values` (signed, shape (n,)) with 1 and -1."""
     if start + values.size > end:
@@ -216,7 +197,7 @@ def read_signs(words: Any, start: int, end: int, values: Any) -> Any:
     return np.int64(bit)
 
 
-@njit(nogil=True)
+@kernel
 def plan_magnitudes(values: Any, indices: Any) -> Any:
     """The length in bits of what `write_magnitudes` writes."""
     total = 0
@@ -229,7 +210,7 @@ def plan_magnitudes(values: Any, indices: Any) -> Any:
     return total
 
 
-@njit(nogil=True)
+@kernel
 def write_magnitudes(words: Any, start: int, values: Any, indices: Any) -> Any:
     """Write |value| - 1 of each value that `indices` names, none of them 1 or -1, in Elias's gamma code.
 
@@ -247,14 +228,14 @@ def write_magnitudes(words: Any, start: int, values: Any, indices: Any) -> Any:
     return np.int64(bit)
 
 
-@njit(nogil=True)
+@kernel
 def read_magnitudes(words: Any, start: int, end: int, values: Any, indices: Any) -> Any:
     """Give the values that `indices` names, now 1 or -1 by their sign, their magnitudes."""
     bit = np.uint64(start)
     last = np.uint64(end)
     largest = (_U1 << np.uint64(8 * values.itemsize - 1)) - _U1
     for i in range(indices.size):
-        length = _trailing_zeros(_peek(words, bit))
+        length = trailing_zeros(_peek(words, bit))
         bit += length + _U1
         if bit > last or length > np.uint64(62):
             return -1
@@ -267,66 +248,3 @@ def read_magnitudes(words: Any, start: int, end: int, values: Any, indices: Any)
         magnitude = np.int64(rest + _U1)
         values[indices[i]] = -magnitude if negative else magnitude
     return np.int64(bit)
-
-
-@njit(nogil=True)
-def zigzag_planes(lanes: Any, planes: Any) -> None:
-    """Split lanes, with small magnitudes of either sign made small numbers, into byte planes, least significant first.
-
-    Args:
-        lanes: signed, shape (n,).
-        planes: uint8, shape (bytes of a lane, n), written.
-    """
-    for byte in range(planes.shape[0]):
-        plane = planes[byte]
-        shift = 8 * byte
-        for i in range(lanes.size):
-            lane = np.int64(lanes[i])
-            plane[i] = np.uint8(((lane << 1) ^ (lane >> 63)) >> shift)
-
-
-@njit(nogil=True)
-def from_zigzag_planes(planes: Any, lanes: Any) -> None:
-    """Put together lanes from the planes of `zigzag_planes`."""
-    for first in range(0, lanes.size, _BLOCK):
-        words = _join(planes, first, min(first + _BLOCK, lanes.size))
-        block = lanes[first : first + _BLOCK]
-        for i in range(block.size):
-            block[i] = np.int64(words[i] >> _U1) ^ -np.int64(words[i] & _U1)
-
-
-@njit(nogil=True)
-def rotated_planes(lanes: Any, planes: Any) -> None:
-    """Split lanes, rotated left by one bit, into byte planes, least significant first.
-
-    Args: as `zigzag_planes`.
-    """
-    top = np.uint64(8 * planes.shape[0] - 1)
-    for byte in range(planes.shape[0]):
-        plane = planes[byte]
-        shift = np.uint64(8 * byte)
-        for i in range(lanes.size):
-            lane = np.uint64(lanes[i])
-            plane[i] = np.uint8(((lane << _U1) | ((lane >> top) & _U1)) >> shift)
-
-
-@njit(nogil=True)
-def from_rotated_planes(planes: Any, lanes: Any) -> None:
-    """Put together lanes from the planes of `rotated_planes`."""
-    top = np.uint64(8 * planes.shape[0] - 1)
-    for first in range(0, lanes.size, _BLOCK):
-        words = _join(planes, first, min(first + _BLOCK, lanes.size))
-        block = lanes[first : first + _BLOCK]
-        for i in range(block.size):
-            block[i] = np.int64((words[i] >> _U1) | ((words[i] & _U1) << top))
-
-
-@njit(nogil=True)
-def _join(planes: Any, first: int, end: int) -> Any:
-    """The lanes from `first` to `end` as unsigned words, plane after plane so that each pass runs in wide registers."""
-    words = planes[0, first:end].astype(np.uint64)
-    for byte in range(1, planes.shape[0]):
-        plane = planes[byte, first:end]
-        for i in range(words.size):
-            words[i] |= np.uint64(plane[i]) << np.uint64(8 * byte)
-    return words
