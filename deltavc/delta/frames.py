@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from deltavc.change import Box, Operation
-from deltavc.delta.codecs import base
 from deltavc.delta.codecs import codec as codec_named
-from deltavc.delta.codecs.base import Buffer, FrameHeader
+from deltavc.delta.codecs.base import MAX_FRAME_BYTES, Buffer, FrameHeader
 from deltavc.errors import BadPayload
 
 if TYPE_CHECKING:
@@ -81,10 +80,10 @@ def open_frame(payload: Buffer, frame: Frame, layout: Layout) -> Change:
     return codec_named(frame.codec).decode(payload, header)
 
 
-def frame_boxes(lane_shape: tuple[int, ...], lane_bytes: int, limit: int = base.MAX_FRAME_BYTES) -> list[Box]:
+def frame_boxes(lane_shape: tuple[int, ...], lane_bytes: int, limit: int = MAX_FRAME_BYTES) -> list[Box]:
     """Cut a tensor into the boxes of its frames, each contiguous in row-major order and in that order.
 
-    The first dimension whose rows fit into `limit` bytes (at most MAX_FRAME_BYTES) is cut into as many rows as fit; those before
+    The first dimension whose rows fit into `limit` bytes (8 at least) is cut into as many rows as fit; those before
     it are taken one index at a time. No boxes for a tensor without lanes, one for a tensor of no dimensions.
     """
     whole = Box.whole(lane_shape)

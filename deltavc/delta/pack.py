@@ -33,28 +33,8 @@ from deltavc import canonical
 from deltavc.change import Box, Operation
 from deltavc.delta.codecs import zstd
 from deltavc.delta.codecs.base import Buffer
-from deltavc.delta.frames import Frame, check_payload, frame_boxes, frame_header, open_frame
+from deltavc.delta.frames import Frame, check_payload
 from deltavc.errors import BadPayload
-
-__all__ = [
-    "ALIGNMENT",
-    "MAGIC",
-    "MAX_INDEX_BYTES",
-    "TRAILER_BYTES",
-    "Frame",
-    "Pack",
-    "PackBuilder",
-    "PackIndex",
-    "Trailer",
-    "check_pack",
-    "check_payload",
-    "frame_boxes",
-    "frame_header",
-    "open_frame",
-    "pack_id",
-    "read_tail",
-    "read_trailer",
-]
 
 MAGIC = b"DELTAVC\x01"
 ALIGNMENT = 64
@@ -162,7 +142,7 @@ class PackBuilder:
         self._append(_TRAILER.pack(*index, blake3(stored).digest(length=16), MAGIC))
         joined = b"".join(self._pieces)
         self._pieces.clear()
-        return Pack(pack_id(joined), joined, index, tuple(self._frames))
+        return Pack(canonical.content_id(joined), joined, index, tuple(self._frames))
 
     def _pad(self) -> None:
         self._append(bytes(_aligned(self._end) - self._end))
@@ -170,11 +150,6 @@ class PackBuilder:
     def _append(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self._end += len(piece)
-
-
-def pack_id(body: Buffer) -> str:
-    """What a pack is named by: the BLAKE3 of all its bytes in 64 hex digits."""
-    return canonical.content_id(body)
 
 
 def read_trailer(tail: Buffer, pack_nbytes: int) -> Trailer:
@@ -193,39 +168,41 @@ def read_trailer(tail: Buffer, pack_nbytes: int) -> Trailer:
     return Trailer(offset, nbytes, unpacked, checksum)
 
 
-def read_tail(tail: Buffer, pack_nbytes: int, index: tuple[int, int, int]) -> PackIndex:
+def read_index(end: Buffer, pack_nbytes: int) -> PackIndex:
     """Read the index from the end of a pack: its bytes from the index's offset on.
 
     Args:
         pack_nbytes: size of the pack.
-        index: offset, stored and unpacked bytes of the index as the caller knows them.
 
     Raises:
-        BadPayload: anything in it is damaged, or it is not the index of this place and size.
+        BadPayload: anything in it is damaged, or there is more or less than the index and the trailer.
     """
-    view = memoryview(tail)
+    view = memoryview(end)
     trailer = read_trailer(view[max(len(view) - TRAILER_BYTES, 0) :], pack_nbytes)
-    if (trailer.offset, trailer.nbytes, trailer.unpacked) != tuple(index):
-        raise BadPayload(f"the index is not where it is expected: {index}")
     stored = view[:-TRAILER_BYTES]
     if len(stored) != trailer.nbytes:
         raise BadPayload(f"an index of {trailer.nbytes} bytes in a piece of {len(stored)}")
-    return _read_index(stored, trailer)
+    if blake3(stored).digest(length=16) != trailer.checksum:
+        raise BadPayload("the index does not have its checksum")
+    return PackIndex.parse(stored, trailer)
 
 
-def check_pack(body: Buffer) -> PackIndex:
-    """Check a whole pack, every byte of it but the upload id, and return its index.
+def check_pack(body: Buffer, pack: str) -> PackIndex:
+    """Check a whole pack, every byte of it, and return its index.
 
-    Its name, `pack_id`, covers all bytes; this shows that they are a pack.
+    Args:
+        pack: the id it is stored under.
 
     Raises:
-        BadPayload: anything is not as `PackBuilder` writes it.
+        BadPayload: anything is not as `PackBuilder` wrote it.
     """
     view = memoryview(body)
+    if canonical.content_id(view) != pack:
+        raise BadPayload("the bytes are not those the pack is named by")
     if len(view) < _HEAD_BYTES + TRAILER_BYTES or view[: len(MAGIC)] != MAGIC:
         raise BadPayload("no pack starts with these bytes")
     trailer = read_trailer(view[-TRAILER_BYTES:], len(view))
-    index = _read_index(view[trailer.offset : -TRAILER_BYTES], trailer)
+    index = read_index(view[trailer.offset :], len(view))
     end = _HEAD_BYTES
     for frame in index.frames:
         _check_zeros(view[end : frame.offset])
@@ -233,12 +210,6 @@ def check_pack(body: Buffer) -> PackIndex:
         check_payload(view[frame.offset : end], frame)
     _check_zeros(view[end : trailer.offset])
     return index
-
-
-def _read_index(stored: memoryview, trailer: Trailer) -> PackIndex:
-    if blake3(stored).digest(length=16) != trailer.checksum:
-        raise BadPayload("the index does not have its checksum")
-    return PackIndex.parse(stored, trailer)
 
 
 def _aligned(offset: int) -> int:
