@@ -151,7 +151,9 @@ class Layout:
             if tensor.tie is not None:
                 target = self.tensors[self.place[tensor.tie]] if tensor.tie in self.place else None
                 if target is None or target.tie is not None or target.name >= tensor.name:
-                    raise BadState(f"is tied to {tensor.tie!r}, which is not an earlier tensor with values", tensor.name)
+                    raise BadState(
+                        f"is tied to {tensor.tie!r}, which is not an earlier tensor with values", tensor.name
+                    )
                 if (target.dtype, target.shape) != (tensor.dtype, tensor.shape):
                     raise BadState(f"is tied to {tensor.tie!r}, which has another dtype or shape", tensor.name)
 

@@ -1,0 +1,65 @@
+"""deltavc: git for model weights while they train.
+
+    repo = deltavc.init("runs/demo")
+    with repo.writer("main") as w:
+        w.commit(model, step=1, metrics={"loss": 0.7})
+    state = repo.checkout("main")
+
+Importing this package is cheap: torch and numba load when weights are first touched.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from deltavc.errors import DeltavcError
+
+if TYPE_CHECKING:
+    from deltavc.diff import Diff, TensorDiff
+    from deltavc.opening import init
+    from deltavc.opening import open_repository as open
+    from deltavc.reader import Checkout
+    from deltavc.repo import Repo
+    from deltavc.snapshots import SnapshotPolicy
+    from deltavc.version import Version
+    from deltavc.writer import Writer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Checkout",
+    "DeltavcError",
+    "Diff",
+    "Repo",
+    "SnapshotPolicy",
+    "TensorDiff",
+    "Version",
+    "Writer",
+    "init",
+    "open",
+]
+
+_HOMES = {
+    "Checkout": ("deltavc.reader", "Checkout"),
+    "Diff": ("deltavc.diff", "Diff"),
+    "Repo": ("deltavc.repo", "Repo"),
+    "SnapshotPolicy": ("deltavc.snapshots", "SnapshotPolicy"),
+    "TensorDiff": ("deltavc.diff", "TensorDiff"),
+    "Version": ("deltavc.version", "Version"),
+    "Writer": ("deltavc.writer", "Writer"),
+    "init": ("deltavc.opening", "init"),
+    "open": ("deltavc.opening", "open_repository"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

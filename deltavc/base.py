@@ -1,0 +1,102 @@
+"""The writer's base: a copy of the last lanes it read, which the next commit is a change from.
+
+The base advances as a commit reads its state, so that the caller may go on at once. Until the commit has
+landed, its changes are kept and can be taken back, newest first:
+
+    base at v7 ──read step 8──> base at step 8 ──commit fails──> base at v7 again
+
+A change is exact, so taking it back is too. Where keeping the changes would cost more memory than allowed,
+or an exception came between a lane and its record, the base is *lost* instead and is read from the store
+when it is next needed.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from deltavc import kernels
+from deltavc.change import Box, Change, Dense
+from deltavc.held import Allocate, HeldLanes
+from deltavc.layout import Layout
+
+
+@dataclass
+class Point:
+    """What the base was before a commit read its state: enough to go back."""
+
+    version: str | None
+    layout: Layout | None
+    fingerprints: dict[str, int]
+    lanes: HeldLanes
+
+
+@dataclass
+class Undo:
+    """The changes that one commit has made to the base, in no particular order (boxes do not overlap)."""
+
+    before: Point
+    limit: int
+    """bytes of changes to keep"""
+    changes: list[tuple[str, Box, Change]] = field(default_factory=list)
+    nbytes: int = 0
+    complete: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _open: int = 0
+
+    def opening(self) -> None:
+        """A change is about to be made; until `closing`, what the box holds is uncertain."""
+        with self._lock:
+            self._open += 1
+
+    def closing(self, name: str, box: Box, change: Change | None) -> None:
+        """The change was made; None when the tensor is new and needs no taking back."""
+        with self._lock:
+            self._open -= 1
+            if change is None or change.num_changes == 0 or not self.complete:
+                return
+            values = change.values.element_size()
+            self.nbytes += change.num_changes * (values if isinstance(change, Dense) else values + 8)
+            if self.nbytes > self.limit:
+                self.complete = False
+                self.changes.clear()
+            else:
+                self.changes.append((name, box, change))
+
+    @property
+    def usable(self) -> bool:
+        return self.complete and self._open == 0
+
+
+class Base:
+    """Lanes, layout and fingerprints of the last state read; `version` is what they are once it has landed."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self.lost = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Hold nothing: the state before the first version."""
+        self.version: str | None = None
+        self.layout: Layout | None = None
+        self.fingerprints: dict[str, int] = {}
+        self.lanes = HeldLanes(self._allocate)
+
+    def begin(self, limit: int) -> Undo:
+        """Remember where the base is before a commit changes it; keep at most `limit` bytes of changes."""
+        before = Point(self.version, self.layout, dict(self.fingerprints), self.lanes.copy())
+        return Undo(before, limit)
+
+    def take_back(self, undo: Undo) -> None:
+        """Return to where the base was before a commit read its state."""
+        before = undo.before
+        if not undo.usable:
+            self.lost = True
+        if not self.lost:
+            for name, box, change in undo.changes:
+                whole = before.lanes[name]
+                part = whole[box.index] if box.lengths else whole
+                kernels.apply(part, change, box, tuple(whole.shape), sign=-1)
+        self.version, self.layout = before.version, before.layout
+        self.fingerprints, self.lanes = before.fingerprints, before.lanes

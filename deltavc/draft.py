@@ -1,0 +1,247 @@
+"""A draft: a commit whose state was read and whose objects are on their way, before its ref entry.
+
+Nothing refers to a draft's objects until the ref entry does, so a draft that is given up leaves nothing but
+bytes for the clean-up to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltavc import fingerprints, packing
+from deltavc.access import Access
+from deltavc.base import Base, Undo
+from deltavc.delta.codecs.base import Codec
+from deltavc.files import FileInput, Files
+from deltavc.layout import Layout
+from deltavc.lineage.records import EdgeRecord, FileRef, PackUse, VersionRecord, layout_key
+from deltavc.metadata import Metadata
+from deltavc.packing import Packs
+from deltavc.snapshots import Trail
+from deltavc.timings import Timings
+from deltavc.version import Version
+from deltavc.weights.state import StateView
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a commit is asked to be."""
+
+    metadata: Metadata
+    parents: tuple[str, ...]
+    files: Mapping[str, FileInput]
+    parent_files: Mapping[str, FileRef]
+    codec: Codec | None
+    snapshot: bool
+    partial: bool
+    memory: int
+
+
+@dataclass
+class Draft:
+    """Records of a commit that has not landed, the uploads they need, and how to take the base back."""
+
+    record: VersionRecord
+    layout: Layout
+    edges: tuple[EdgeRecord, ...]
+    expected: str | None
+    """where the branch has to be for this commit; None when it has to be new"""
+    undo: Undo
+    trail: Trail
+    trail_before: Trail
+    files_before: Mapping[str, FileRef]
+    changed_lanes: int
+    stored_bytes: int
+    timings: Timings
+    packs: list[Packs]
+    files: Files
+    uploads: list[Future[None]] = field(default_factory=list)
+
+    def wait(self) -> None:
+        """Wait until every object is in the store; raises what an upload raised."""
+        for pack in self.packs:
+            pack.wait()
+        self.files.wait()
+        for upload in self.uploads:
+            upload.result()
+
+    def abandon(self) -> None:
+        """Stop what has not begun to be uploaded."""
+        for pack in self.packs:
+            pack.abandon()
+        self.files.abandon()
+        for upload in self.uploads:
+            upload.cancel()
+
+    def version(self, branch: str) -> Version:
+        """What the caller gets to see of it."""
+        return Version.of(
+            self.record,
+            branch=branch,
+            num_lanes=self.layout.num_lanes,
+            changed_lanes=self.changed_lanes,
+            stored_bytes=self.stored_bytes,
+            timings=self.timings.as_dict(),
+        )
+
+
+def draft(access: Access, base: Base, trail: Trail, view: StateView, request: Request, expected: str | None) -> Draft:
+    """Read a state into the base and send off everything but the ref entry.
+
+    After an exception the base is where it was (or lost, and says so).
+    """
+    timings = Timings("read", "diff", "encode", "upload", "index")
+    before = base.layout
+    layout = _merged(before, view.layout) if request.partial and before is not None else view.layout
+    undo = base.begin(request.memory // 2)
+    packs = [Packs(layout, access.store, access.transfers, request.memory, timings)]
+    files = Files(access.store, access.transfers, timings)
+    try:
+        files.take(request.files, request.parent_files)
+        found = packing.read(
+            view, layout, base, undo, packs[0], codec=request.codec, memory=request.memory, timings=timings
+        )
+        record = _record(base, layout, view, request, files)
+        edges = [_edge(base, undo, layout, record, packs[0], found.changed)]
+        if request.snapshot and edges[0].base is not None:
+            packs.append(Packs(layout, access.store, access.transfers, request.memory, timings))
+            reused = trail.reusable(layout) - found.changed
+            edges.append(_snapshot(access, base, layout, record, packs[1], trail, reused, request, timings))
+        made = Draft(
+            record=record,
+            layout=layout,
+            edges=tuple(edges),
+            expected=expected,
+            undo=undo,
+            trail=trail.after(edges[0], layout) if len(edges) == 1 else Trail(snapshot=edges[1]),
+            trail_before=trail,
+            files_before=request.parent_files,
+            changed_lanes=found.changed_lanes,
+            stored_bytes=sum(pack.nbytes for pack in packs) + files.nbytes,
+            timings=timings,
+            packs=packs,
+            files=files,
+        )
+        _upload(access, made, new_layout=before is None or before.id != layout.id)
+    except BaseException:
+        for pack in packs:
+            pack.abandon()
+        files.abandon()
+        base.take_back(undo)
+        raise
+    base.version = record.id
+    return made
+
+
+def _merged(base: Layout, view: Layout) -> Layout:
+    """The base's layout with the view's tensors in place of, or added to, its own."""
+    return Layout.of([*(tensor for tensor in base.tensors if tensor.name not in view.place), *view.tensors])
+
+
+def _record(base: Base, layout: Layout, view: StateView, request: Request, files: Files) -> VersionRecord:
+    told = request.metadata
+    return VersionRecord(
+        parents=request.parents,
+        layout=layout.id,
+        fingerprint=fingerprints.root(layout, base.fingerprints),
+        step=told.step,
+        message=told.message,
+        author=told.author,
+        time=told.time,
+        metrics=told.metrics,
+        meta=told.meta,
+        files=files.refs,
+        source=view.source,
+    )
+
+
+def _edge(base: Base, undo: Undo, layout: Layout, record: VersionRecord, packs: Packs, changed: set[str]) -> EdgeRecord:
+    before = undo.before
+    if before.version is None or before.layout is None:
+        return _edge_record(base, layout, record, packs.uses, packs, base_version=None, base_layout=None)
+    carried = fingerprints.carried(before.layout, layout)
+    # A fresh tensor without lanes has no frames, and still has a fingerprint to tell.
+    told = changed | {layout.tensors[place].name for place in layout.stored} - carried
+    return _edge_record(
+        base,
+        layout,
+        record,
+        packs.uses,
+        packs,
+        base_version=before.version,
+        base_layout=before.layout,
+        changed=told,
+        reversible=len(carried) == len(before.layout.stored),
+    )
+
+
+def _snapshot(
+    access: Access,
+    base: Base,
+    layout: Layout,
+    record: VersionRecord,
+    packs: Packs,
+    trail: Trail,
+    reused: set[str],
+    request: Request,
+    timings: Timings,
+) -> EdgeRecord:
+    """Pack a snapshot beside the delta, with the last snapshot's frames for tensors that have not changed."""
+    names = {layout.tensors[place].name for place in layout.stored}
+    packing.snapshot(base, names - reused, packs, request.codec, request.memory, timings)
+    uses = list(packs.uses)
+    if reused and trail.snapshot is not None:
+        kept = {layout.place[name] for name in reused}
+        for use in trail.snapshot.packs:
+            index, _ = access.objects.index(use, trail.snapshot.target)
+            numbers = range(len(index.frames)) if use.frames is None else use.frames
+            frames = tuple(number for number in numbers if index.frames[number].place in kept)
+            if frames:
+                uses.append(PackUse(use.pack, use.nbytes, use.index, frames))
+                packs.frames_nbytes += sum(index.frames[number].nbytes for number in frames)
+                packs.num_changes += sum(index.frames[number].num_changes for number in frames)
+    return _edge_record(base, layout, record, uses, packs, base_version=None, base_layout=None)
+
+
+def _edge_record(
+    base: Base,
+    layout: Layout,
+    record: VersionRecord,
+    uses: list[PackUse],
+    packs: Packs,
+    *,
+    base_version: str | None,
+    base_layout: Layout | None,
+    changed: set[str] | None = None,
+    reversible: bool = False,
+) -> EdgeRecord:
+    places = [place for place in layout.stored if changed is None or layout.tensors[place].name in changed]
+    return EdgeRecord(
+        base=base_version,
+        target=record.id,
+        layout=layout.id,
+        base_layout=base_layout.id if base_layout is not None else None,
+        packs=tuple(uses),
+        changed=tuple(places),
+        fingerprints=tuple(f"{base.fingerprints[layout.tensors[place].name]:016x}" for place in places),
+        reversible=reversible,
+        nbytes=packs.frames_nbytes,
+        changes=packs.num_changes,
+    )
+
+
+def _upload(access: Access, made: Draft, new_layout: bool) -> None:
+    objects: list[tuple[str, Any]] = [(edge.key, edge.body) for edge in made.edges]
+    objects.append((made.record.key, made.record.body))
+    if new_layout:
+        objects.append((layout_key(made.layout.id), made.layout.body))
+    access.objects.add_layout(made.layout)
+
+    def put(key: str, body: bytes) -> None:
+        with made.timings.stage("upload"):
+            access.store.put(key, body)
+
+    made.uploads = [access.transfers.submit(put, key, body) for key, body in objects]

@@ -1,0 +1,97 @@
+"""Live tensors: a caller's own mapping or module that lanes are written into, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deltavc.errors import BadState, LayoutMismatch
+from deltavc.held import HeldLanes
+from deltavc.lanes import lanes
+from deltavc.layout import Layout
+from deltavc.weights.describe import describe
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The tensors of a live state by name, tied names included, and the layout that describes them."""
+
+    layout: Layout
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, into: Mapping[str, Tensor] | torch.nn.Module) -> Live:
+        """Take in a mapping of names to tensors, or a module (parameters and persistent buffers).
+
+        Raises:
+            BadState: anything else, or a tensor in it that has no memory to write to.
+        """
+        if isinstance(into, torch.nn.Module):
+            named: Mapping[Any, Any] = into.state_dict(keep_vars=True)
+        elif isinstance(into, Mapping):
+            named = into
+        else:
+            raise BadState(f"into= takes a mapping of names to tensors or a module, not a {type(into).__name__}")
+        return cls(describe(named, None), dict(named))
+
+    def lanes(self, name: str) -> Tensor:
+        """The lanes of a tensor, to write to."""
+        return lanes(self.tensors[name])
+
+    def buffers(self, layout: Layout, names: list[str], complete: bool) -> dict[str, Tensor]:
+        """The lanes that hold `names` of a version's layout, by stored name, once everything was checked.
+
+        Args:
+            complete: whether live tensors that the version lacks are an error.
+
+        Raises:
+            LayoutMismatch: a tensor is missing, of another dtype or shape, or shares memory where the version
+                does not.
+        """
+        found: dict[str, Tensor] = {}
+        for name in names:
+            self._check(layout, name)
+            found.setdefault(stored_name(layout, name), self.lanes(name))
+        if complete:
+            extra = next((live.name for live in self.layout.tensors if live.name not in layout.place), None)
+            if extra is not None:
+                raise LayoutMismatch(extra, "is in the live state but not in the version")
+        return found
+
+    def fill_tied(self, layout: Layout, names: list[str], held: HeldLanes) -> None:
+        """Write the names that the version ties but the live state holds apart."""
+        for name in names:
+            source, target = held[stored_name(layout, name)], self.lanes(name)
+            if target.data_ptr() != source.data_ptr():
+                target.copy_(source)
+
+    def write(self, layout: Layout, held: HeldLanes) -> None:
+        """Copy proven lanes of a whole version into the live tensors. Raises LayoutMismatch."""
+        names = [tensor.name for tensor in layout.tensors]
+        for name, buffer in self.buffers(layout, names, complete=True).items():
+            buffer.copy_(held[name])
+        self.fill_tied(layout, names, held)
+
+    def _check(self, layout: Layout, name: str) -> None:
+        wanted = layout.tensors[layout.place[name]]
+        place = self.layout.place.get(name)
+        if place is None:
+            raise LayoutMismatch(name, "is in the version but not in the live state")
+        live = self.layout.tensors[place]
+        if (live.dtype, live.shape) != (wanted.dtype, wanted.shape):
+            has, needs = f"{live.dtype} {list(live.shape)}", f"{wanted.dtype} {list(wanted.shape)}"
+            raise LayoutMismatch(name, f"is {has} in the live state, {needs} in the version")
+        if live.tie is not None and stored_name(layout, name) != stored_name(layout, live.tie):
+            raise LayoutMismatch(name, f"shares memory with {live.tie!r} in the live state, but not in the version")
+        tensor = self.tensors[name]
+        if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise LayoutMismatch(name, "is expanded in the live state: its elements share memory")
+
+
+def stored_name(layout: Layout, name: str) -> str:
+    """The name under which a tensor's values are stored: its own, or that of the tensor it is tied to."""
+    return layout.tensors[layout.place[name]].tie or name

@@ -1,0 +1,96 @@
+"""What a commit says about itself: message, step, metrics, meta, author and time, checked before anything is read."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import numbers
+import os
+import pwd
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deltavc import canonical
+from deltavc.errors import BadMetadata
+from deltavc.version import metric_json
+
+MAX_MESSAGE = 1 << 20
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Checked, in the form in which a version stores it."""
+
+    message: str
+    step: int | None
+    metrics: dict[str, float | str]
+    meta: dict[str, Any]
+    author: str
+    time: str
+
+    @classmethod
+    def of(
+        cls,
+        message: str = "",
+        step: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        author: str | None = None,
+    ) -> Metadata:
+        """Check what a caller says. Anything that float() takes is a metric, one-element tensors included.
+
+        Raises:
+            BadMetadata: names the field and what is wrong with it.
+        """
+        if not isinstance(message, str) or len(message) > MAX_MESSAGE:
+            raise BadMetadata("message", f"not a string of at most {MAX_MESSAGE} characters")
+        if meta is not None and not isinstance(meta, Mapping):
+            raise BadMetadata("meta", f"a {type(meta).__name__} is not a mapping")
+        found = cls(
+            message=message,
+            step=None if step is None else _step(step),
+            metrics={_name(name): _metric(name, value) for name, value in (metrics or {}).items()},
+            meta=dict(meta or {}),
+            author=author or default_author(),
+            time=now(),
+        )
+        canonical.dumps([found.message, found.author, found.metrics], "message, author or metric name")
+        canonical.dumps(found.meta, "meta")
+        return found
+
+
+def default_author() -> str:
+    """user@host of this process."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user id without an entry, as in many containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def now() -> str:
+    """The time in the form that records hold."""
+    return datetime.datetime.now(datetime.UTC).strftime(TIME_FORMAT)
+
+
+def _step(step: Any) -> int:
+    if isinstance(step, bool) or not isinstance(step, numbers.Integral) or abs(int(step)) > canonical.MAX_INTEGER:
+        raise BadMetadata("step", f"{step!r} is not an integer within 2**53")
+    return int(step)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise BadMetadata("metrics", f"{name!r} is not a name")
+    return name
+
+
+def _metric(name: str, value: Any) -> float | str:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise BadMetadata(f"metric {name!r}", f"{str(value)[:60]!r} is not a number") from error
+    return metric_json(math.nan if number != number else number)

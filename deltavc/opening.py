@@ -1,0 +1,127 @@
+"""Opening repositories: the store, its cache, the marker object and the database that follows it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from deltavc import canonical
+from deltavc.errors import (
+    BadPayload,
+    CorruptObject,
+    DatabaseNeeded,
+    FormatUnsupported,
+    NotARepository,
+    ObjectMissing,
+    RepositoryExists,
+)
+from deltavc.lineage import schema
+from deltavc.lineage.database import open_database
+from deltavc.lineage.index import Index
+from deltavc.repo import Repo
+from deltavc.store.cache import CachedStore
+from deltavc.store.objects import Store, open_store
+from deltavc.store.probe import probe
+
+log = logging.getLogger(__name__)
+
+MARKER = "deltavc.json"
+FORMAT = 1
+DATABASE_FILE = "lineage.db"
+CACHE_BYTES = 10 << 30
+"""What the local copies of remote stores' objects may take, all repositories of a user together."""
+
+
+def init(url: str | Path, db: str | None = None, storage_options: Mapping[str, Any] | None = None) -> Repo:
+    """Create a repository and open it.
+
+    Args:
+        url: a local path, file:///path, memory://name or s3://bucket/prefix.
+        db: an SQLAlchemy URL of SQLite or PostgreSQL. By default beside a local repository, in memory for
+            memory://; a remote one needs it.
+        storage_options: for S3, what s3fs.S3FileSystem takes.
+
+    Raises:
+        RepositoryExists: there is one already, or other files are in its place.
+        StoreUnfit: the store does not honour create-if-absent, or there is no store for this URL.
+        DatabaseNeeded, WrongDatabase, SchemaOutdated, SchemaTooNew, DatabaseUnavailable; StoreError
+    """
+    store = open_store(url, storage_options)
+    database = _database_url(store, db)
+    store.prepare()
+    if _read_marker(store) is not None:
+        raise RepositoryExists(store.url)
+    if (taken := next(iter(store.list("")), None)) is not None:
+        raise RepositoryExists(store.url, f"it is not empty: it holds {taken.key}")
+    probe(store)
+    repository_id = secrets.token_hex(16)
+    index = _index(database, store, repository_id)
+    if not store.create(MARKER, canonical.dumps({"format": FORMAT, "repository": repository_id})):
+        raise RepositoryExists(store.url)
+    return Repo(store, index, repository_id)
+
+
+def open_repository(url: str | Path, db: str | None = None, storage_options: Mapping[str, Any] | None = None) -> Repo:
+    """Open a repository. Takes what `init` takes.
+
+    An empty database is filled from the bucket.
+
+    Raises:
+        NotARepository: there is none.
+        FormatUnsupported: it has a format of another release.
+        DatabaseNeeded, WrongDatabase, SchemaOutdated, SchemaTooNew, DatabaseUnavailable; StoreError
+    """
+    store = open_store(url, storage_options)
+    repository_id = _read_marker(store)
+    if repository_id is None:
+        raise NotARepository(store.url)
+    database = _database_url(store, db)
+    if store.remote:
+        store = CachedStore(store, platformdirs.user_cache_dir("deltavc"), CACHE_BYTES)
+    index = _index(database, store, repository_id)
+    return Repo(store, index, repository_id)
+
+
+def upgrade_database(url: str | Path, db: str | None = None) -> tuple[str | None, str]:
+    """Bring a repository's database to this release's schema. Returns the revisions before and after."""
+    store = open_store(url)
+    return schema.upgrade(open_database(_database_url(store, db)))
+
+
+def _read_marker(store: Store) -> str | None:
+    """The repository's id, or None where there is no repository."""
+    try:
+        body = store.get(MARKER)
+    except ObjectMissing:
+        return None
+    try:
+        marker = canonical.loads(body)
+        found, repository_id = marker["format"], marker["repository"]
+    except (BadPayload, KeyError, TypeError) as error:
+        raise CorruptObject(MARKER, f"it does not say what it should: {error}") from error
+    if found != FORMAT or type(found) is not int:
+        raise FormatUnsupported(store.url, str(found), FORMAT)
+    if not isinstance(repository_id, str):
+        raise CorruptObject(MARKER, "the repository's id is not a string")
+    return repository_id
+
+
+def _database_url(store: Store, db: str | None) -> str:
+    if db is not None:
+        return db
+    if store.url.startswith("memory://"):
+        return "sqlite://"
+    if store.remote:
+        raise DatabaseNeeded(store.url)
+    return f"sqlite:///{store.url}/{DATABASE_FILE}"
+
+
+def _index(database: str, store: Store, repository_id: str) -> Index:
+    engine = open_database(database)
+    schema.prepare(engine)
+    return Index(engine, store, repository_id)

@@ -1,0 +1,317 @@
+"""From a state to packs: read, diff, encode, check, and upload while the next frames are read.
+
+    state ──box by box──> diff against the base (which advances) ──> codec ──> decode and compare ──> pack ──> store
+
+Frames are made in parallel and packed in order, so that equal states give equal packs but for their upload
+ids. At most `memory` bytes are on their way at any time.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from deltavc import fingerprints, kernels
+from deltavc.base import Base, Undo
+from deltavc.change import Box, Change, Dense, Operation, Sparse, same
+from deltavc.delta import codecs
+from deltavc.delta.codecs.base import Codec, FrameHeader
+from deltavc.delta.frames import frame_boxes
+from deltavc.delta.pack import PackBuilder
+from deltavc.errors import EncodeMismatch
+from deltavc.kernels import pool
+from deltavc.layout import Layout, TensorSpec
+from deltavc.lineage.records import PackUse, pack_key
+from deltavc.store.objects import Store
+from deltavc.store.transfers import Transfers
+from deltavc.timings import Timings
+from deltavc.weights.state import StateView
+
+_T = TypeVar("_T")
+
+FRAME_BYTES = 16 << 20
+"""Lanes per frame as written. Smaller than the format allows, for parallel work and bounded memory."""
+
+PACK_BYTES = 64 << 20
+"""A pack is uploaded when it has reached this size; large enough for full speed, small enough for one PUT."""
+
+FRAME_COST = 6
+"""Memory that a frame in the making may take, in multiples of its lanes: dense difference, planes of it,
+payload, and the decoded copy it is compared with."""
+
+_MAX_AHEAD = 256
+
+
+class Packs:
+    """Packs in the making for one edge; each is uploaded as soon as it is full."""
+
+    def __init__(self, layout: Layout, store: Store, transfers: Transfers, memory: int, timings: Timings) -> None:
+        self._layout = layout
+        self._store = store
+        self._transfers = transfers
+        self._memory = memory
+        self._timings = timings
+        self._builder = PackBuilder(layout.id)
+        self._uploads: collections.deque[tuple[int, Future[None]]] = collections.deque()
+        self._waiting = 0
+        self._limit = min(PACK_BYTES, max(memory // 8, 1 << 20))
+        self.uses: list[PackUse] = []
+        self.frames_nbytes = 0
+        self.num_changes = 0
+        self.changed: set[int] = set()
+
+    def add(self, frame: Encoded) -> None:
+        """Add a frame; upload the pack if it is full, waiting while too much is on its way."""
+        self._builder.add(frame.place, frame.box, frame.codec, frame.operation, frame.payload, frame.num_changes)
+        self.frames_nbytes += len(frame.payload)
+        self.num_changes += frame.num_changes
+        self.changed.add(frame.place)
+        if self._builder.nbytes >= self._limit:
+            self._upload()
+
+    def finish(self) -> None:
+        """Send off the last pack."""
+        if self._builder.nbytes:
+            self._upload()
+
+    def wait(self) -> None:
+        """Wait until every pack is in the store; raises what an upload raised."""
+        while self._uploads:
+            self._uploads.popleft()[1].result()
+
+    def abandon(self) -> None:
+        """Stop what has not begun to be uploaded."""
+        for _, upload in self._uploads:
+            upload.cancel()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(use.nbytes for use in self.uses)
+
+    def _upload(self) -> None:
+        pack = self._builder.finish()
+        self._builder = PackBuilder(self._layout.id)
+        while self._uploads and self._waiting + len(pack.body) > self._memory // 4:
+            size, upload = self._uploads.popleft()
+            upload.result()
+            self._waiting -= size
+        self._uploads.append((len(pack.body), self._transfers.submit(self._put, pack_key(pack.id), pack.body)))
+        self._waiting += len(pack.body)
+        self.uses.append(PackUse(pack.id, len(pack.body), pack.index))
+
+    def _put(self, key: str, body: bytes) -> None:
+        with self._timings.stage("upload"):
+            self._store.put(key, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A frame that was decoded again and found equal to its change."""
+
+    place: int
+    box: Box | None
+    codec: str
+    operation: Operation
+    payload: bytes
+    num_changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """What became of one box: how it moves its tensor's fingerprint, and its frame if it changed."""
+
+    name: str
+    fingerprint: int
+    changed_lanes: int
+    frame: Encoded | None
+
+
+@dataclass
+class Read:
+    """What reading a state found. The base is at the new state."""
+
+    changed_lanes: int = 0
+    changed: set[str] = field(default_factory=set)
+
+
+def read(
+    view: StateView,
+    layout: Layout,
+    base: Base,
+    undo: Undo,
+    packs: Packs,
+    *,
+    codec: Codec | None,
+    memory: int,
+    timings: Timings,
+) -> Read:
+    """Read a state, move the base to it and pack what changed.
+
+    Args:
+        layout: of the version to be; tensors of it that `view` lacks stay as they are in the base.
+        undo: takes the changes made to the base, whatever happens here.
+        codec: the codec to use for every frame; None to choose by size.
+        memory: bytes that frames in the making may take.
+
+    Raises:
+        EncodeMismatch: a frame did not decode to the change it was made from; nothing of it was packed.
+    """
+    carried = fingerprints.carried(base.layout, layout) if base.layout is not None else set()
+    base.lanes.keep(carried)
+    base.fingerprints = {name: value for name, value in base.fingerprints.items() if name in carried}
+    for place in layout.stored:
+        name = layout.tensors[place].name
+        if name not in carried:
+            base.lanes.start(name, layout)
+            base.fingerprints[name] = 0
+    base.layout = layout
+    found = Read()
+
+    def tasks() -> Iterator[tuple[int, Callable[[], _Box]]]:
+        for place, tensor, box in _boxes(layout, view.tensors.keys()):
+            fresh = tensor.name not in carried
+            task = _reading(view, base.lanes[tensor.name], undo, place, tensor, box, fresh, codec, timings)
+            yield FRAME_COST * box.num_lanes * tensor.lane_bytes, task
+
+    for done in _in_order(tasks(), memory // 2):
+        base.fingerprints[done.name] = (base.fingerprints[done.name] + done.fingerprint) % fingerprints.MODULUS
+        found.changed_lanes += done.changed_lanes
+        if done.frame is not None:
+            found.changed.add(done.name)
+            packs.add(done.frame)
+    packs.finish()
+    return found
+
+
+def snapshot(base: Base, names: set[str], packs: Packs, codec: Codec | None, memory: int, timings: Timings) -> None:
+    """Pack the whole values of these tensors of the base: their changes from nothing.
+
+    Raises:
+        EncodeMismatch: a frame did not decode to what it was made from; nothing of it was packed.
+    """
+    layout = base.layout
+    if layout is None:
+        raise ValueError("the base holds nothing")
+
+    def tasks() -> Iterator[tuple[int, Callable[[], Encoded]]]:
+        for place, tensor, box in _boxes(layout, names):
+            change = Dense("add" if codec is None else codec.operation, _part(base.lanes[tensor.name], box).reshape(-1))
+            task = functools.partial(encode, change, place, tensor, box, codec, timings)
+            yield FRAME_COST * box.num_lanes * tensor.lane_bytes, task
+
+    for frame in _in_order(tasks(), memory // 2):
+        packs.add(frame)
+    packs.finish()
+
+
+def encode(change: Change, place: int, tensor: TensorSpec, box: Box, codec: Codec | None, timings: Timings) -> Encoded:
+    """Encode a change of one box, decode it again and compare.
+
+    Raises:
+        EncodeMismatch: the bytes do not give the change back.
+    """
+    with timings.stage("encode"):
+        change = _on_cpu(change)
+        if codec is None:
+            codec = codecs.codec(codecs.choose(change, box.num_lanes))
+        if codec.kind == "dense" and isinstance(change, Sparse):
+            change = kernels.densify(change, box.num_lanes, change.values.dtype)
+        elif codec.kind == "sparse" and isinstance(change, Dense):
+            change = kernels.sparsify(change)
+        payload = codec.encode(change, box.num_lanes)
+        header = FrameHeader(box.num_lanes, tensor.lane_bytes, change.operation, change.num_changes)
+        if not same(codec.decode(payload, header), change):
+            raise EncodeMismatch(tensor.name, codec.name)
+    whole = box == Box.whole(tensor.lane_shape)
+    return Encoded(place, None if whole else box, codec.name, change.operation, payload, change.num_changes)
+
+
+def _in_order(tasks: Iterable[tuple[int, Callable[[], _T]]], budget: int) -> Iterator[_T]:
+    """Run tasks on the pool, ahead by at most `budget` bytes of their costs, and yield results in order."""
+    running: collections.deque[tuple[int, Future[_T]]] = collections.deque()
+    held = 0
+    try:
+        for cost, task in tasks:
+            while running and (held + cost > budget or len(running) >= _MAX_AHEAD):
+                oldest, future = running.popleft()
+                yield future.result()
+                held -= oldest
+            running.append((cost, pool.submit(task)))
+            held += cost
+        while running:
+            yield running.popleft()[1].result()
+    finally:
+        # What runs still works on the base; nobody may take it back before that has ended.
+        for _, future in running:
+            future.cancel()
+        for _, future in running:
+            if not future.cancelled():
+                future.exception()
+
+
+def _boxes(layout: Layout, names: Collection[str]) -> Iterator[tuple[int, TensorSpec, Box]]:
+    for place in layout.stored:
+        tensor = layout.tensors[place]
+        if tensor.name in names:
+            for box in frame_boxes(tensor.lane_shape, tensor.lane_bytes, FRAME_BYTES):
+                yield place, tensor, box
+
+
+def _part(whole: Tensor, box: Box) -> Tensor:
+    return whole[box.index] if box.lengths else whole
+
+
+def _reading(
+    view: StateView,
+    whole: Tensor,
+    undo: Undo,
+    place: int,
+    tensor: TensorSpec,
+    box: Box,
+    fresh: bool,
+    codec: Codec | None,
+    timings: Timings,
+) -> Callable[[], _Box]:
+    def task() -> _Box:
+        held = _part(whole, box)
+        with timings.stage("read"):
+            new = view.lanes(tensor.name, box)
+            if new.device != held.device:
+                new = new.to(held.device)
+        with timings.stage("diff"):
+            undo.opening()
+            change, fingerprint, changed_lanes = _take(held, new, box, tensor.lane_shape, fresh, codec)
+            undo.closing(tensor.name, box, None if fresh else change)
+        frame = None if changed_lanes == 0 else encode(change, place, tensor, box, codec, timings)
+        return _Box(tensor.name, fingerprint, changed_lanes, frame)
+
+    return task
+
+
+def _take(
+    held: Tensor, new: Tensor, box: Box, shape: tuple[int, ...], fresh: bool, codec: Codec | None
+) -> tuple[Change, int, int]:
+    """Move one box of the base to its new lanes: what changed, the move of the fingerprint, lanes changed."""
+    operation: Operation = "add" if codec is None else codec.operation
+    if fresh:
+        held.copy_(new)
+        return Dense(operation, held.reshape(-1)), kernels.fingerprint(held, box, shape), box.num_lanes
+    prefer = None if codec is None else codec.kind
+    change, moved = kernels.diff(held, new, operation, box, shape, prefer=prefer, advance=True)
+    if isinstance(change, Sparse):
+        return change, moved, change.num_changes
+    return change, moved, int(change.values.count_nonzero())
+
+
+def _on_cpu(change: Change) -> Change:
+    if change.values.device.type == "cpu":
+        return change
+    if isinstance(change, Dense):
+        return Dense(change.operation, change.values.cpu())
+    return Sparse(change.operation, change.positions.cpu(), change.values.cpu())

@@ -1,0 +1,408 @@
+"""A repository: where versions are committed, looked up, checked out and rolled back.
+
+    repo = deltavc.init("s3://bucket/run-7", db="postgresql://host/lineage")
+    with repo.writer("main") as w:
+        w.commit(model, step=1, metrics={"reward": 0.7})
+    state = repo.checkout("main~3")
+
+The bucket is the truth; the database is its index, and follows it whenever a ref is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+from deltavc.errors import BadCheckpoint, BranchMoved, CorruptObject, RefExists, UnknownRef
+from deltavc.lineage import names
+from deltavc.lineage.history import Totals
+from deltavc.lineage.index import Index
+from deltavc.lineage.records import RefEntry
+from deltavc.lineage.refs import Refs
+from deltavc.lineage.resolve import resolve, resolve_range
+from deltavc.metadata import default_author
+from deltavc.snapshots import SnapshotPolicy
+from deltavc.store.objects import Store
+from deltavc.store.transfers import Transfers
+from deltavc.version import Version
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from deltavc.access import Access
+    from deltavc.committer import OnBusy
+    from deltavc.diff import Diff
+    from deltavc.reader import Checkout
+    from deltavc.weights.state import State
+    from deltavc.writer import Keep, Writer
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MEMORY = 1 << 30
+"""Bytes that a commit or checkout may take beyond the state and the kept base."""
+
+
+class Repo:
+    """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
+
+    def __init__(self, store: Store, index: Index, repository_id: str) -> None:
+        self.id = repository_id
+        self._store = store
+        self._index = index
+        self._refs = Refs(store)
+        self._transfers = Transfers()
+        self._author = default_author()
+
+    @property
+    def url(self) -> str:
+        """Where the repository is, without credentials."""
+        return self._store.url
+
+    # --- commit ---
+
+    def commit(
+        self,
+        state: State,
+        branch: str = "main",
+        *,
+        parents: Sequence[str] | None = None,
+        memory: int = DEFAULT_MEMORY,
+        **told: Any,
+    ) -> Version:
+        """Commit one state. A trainer that commits every step should keep a `writer` instead.
+
+        Args:
+            state: a mapping of names to tensors, a module, an iterable of pairs, or a checkpoint's path.
+            branch: it moves to the new version. One that does not exist is made when the repository is empty,
+                or when `parents` says where it starts.
+            parents: refs; the first has to be the branch's head. None means the head, an empty list no parent.
+            told: message, step, metrics, meta, files, snapshot, codec, dtype, partial and author, as in
+                `Writer.commit_async`.
+
+        Raises:
+            BranchMoved: the branch is not at the first parent, or moved meanwhile; nothing was committed.
+            and what `Writer.commit` raises.
+        """
+        ids = None if parents is None else [self.resolve(parent) for parent in parents]
+        with self._writer(branch, start=None if ids is None else tuple(ids[:1]), memory=memory, keep="host") as writer:
+            return writer.commit(state, parents=ids, **told)
+
+    def writer(
+        self,
+        branch: str = "main",
+        *,
+        keep: Keep = "device",
+        memory: int = DEFAULT_MEMORY,
+        codec: str | None = None,
+        dtype: torch.dtype | str | None = None,
+        max_in_flight: int = 1,
+        on_busy: OnBusy = "wait",
+        snapshots: SnapshotPolicy | None = None,
+    ) -> Writer:
+        """Open a writer that keeps the branch's last version to take changes from. See `deltavc.writer.Writer`.
+
+        Raises:
+            UnknownRef: there are branches, and this is none of them: make it with `repo.branch(name, at)`.
+        """
+        return self._writer(
+            branch,
+            keep=keep,
+            memory=memory,
+            codec=codec,
+            dtype=dtype,
+            max_in_flight=max_in_flight,
+            on_busy=on_busy,
+            policy=snapshots or SnapshotPolicy(),
+        )
+
+    def rollback(self, branch: str, to: str, reason: str = "") -> Version:
+        """Move a branch back to an earlier version. Nothing is lost: the reflog keeps where it was, and why.
+
+        Raises:
+            UnknownRef, AmbiguousRef: of the branch or the version.
+            BranchMoved: somebody else moved the branch meanwhile.
+        """
+        target = self._resolve(to, branch)
+        self._move(names.branch_ref(branch), target, reason)
+        return Version.known(self._index.version(target), branch)
+
+    # --- checkout ---
+
+    def checkout(
+        self,
+        ref: str = "main",
+        *,
+        device: torch.device | str = "cpu",
+        into: Mapping[str, Tensor] | torch.nn.Module | None = None,
+        tensors: Sequence[str] | None = None,
+        path: str | Path | None = None,
+        overwrite: bool = False,
+        memory: int = DEFAULT_MEMORY,
+    ) -> Checkout:
+        """Put a version's weights together and prove that they are that version.
+
+        Args:
+            device: where new tensors go.
+            into: live tensors to write to, in place; after an error they hold no version.
+            tensors: names, or patterns of names, to check out; None for all.
+            path: also write them there: .safetensors files laid out as they were committed, and the version's
+                files. The directory has to be empty unless `overwrite`.
+            memory: bytes it may take beyond the tensors.
+
+        Raises:
+            UnknownRef, AmbiguousRef, NoPath; LayoutMismatch: `into` or `tensors` do not fit the version.
+            Corruption: something on the way is damaged, and no weights are handed over.
+            BadCheckpoint: `path` cannot be written to, or tensors that its files cannot hold, all named.
+        """
+        from deltavc import reader
+        from deltavc.lineage.plan import plan
+        from deltavc.live import Live
+
+        version = self.resolve(ref)
+        record = self._index.version(version).record
+        live = None if into is None else Live.of(into)
+        if path is not None and tensors is not None:
+            raise BadCheckpoint(str(path), "a checkpoint holds all tensors; leave out tensors=")
+        objects = self._access(memory).objects
+        way = plan(self._index, version, forward_only=True)
+        state = reader.checkout(record, way, objects, device=device, into=live, patterns=tensors)
+        if path is not None:
+            from deltavc.weights.output import write_checkpoint
+
+            layout = objects.layout(record.layout, version)
+            extras = {name: self._file_writer(version, name) for name in record.files}
+            write_checkpoint(path, state.items(), layout, record.source, extras, overwrite=overwrite)
+        return state
+
+    def read_file(self, ref: str, name: str) -> bytes:
+        """A file that is kept with a version (`files=` of its commit), checked.
+
+        Raises:
+            UnknownRef: no such version, or it keeps no file of this name.
+            Corruption: it is damaged or gone.
+        """
+        from deltavc.files import read_file
+
+        version = self.resolve(ref)
+        files = self._index.version(version).record.files
+        if name not in files:
+            raise UnknownRef(f"{ref}:{name}", "the version keeps no file of this name", tuple(files))
+        return read_file(self._store, files[name], version)
+
+    def diff(self, a: str, b: str, *, memory: int = DEFAULT_MEMORY) -> Diff:
+        """Compare two versions tensor by tensor. Holds both in memory. Raises what `checkout` raises."""
+        from deltavc.diff import compare
+
+        old, new = self.checkout(a, memory=memory), self.checkout(b, memory=memory)
+        objects = self._access(memory).objects
+        layouts = [objects.layout(self._index.version(state.version).record.layout) for state in (old, new)]
+        return compare(old.version, new.version, old, new, *layouts)
+
+    def identify(self, state: State) -> list[Version]:
+        """Versions that hold exactly these weights, newest first; also from files, which forget ties.
+
+        Raises:
+            BadState, UnsupportedDtype, BadCheckpoint: the state cannot be read.
+        """
+        from deltavc.identify import root_as, state_fingerprints
+        from deltavc.weights.state import open_state
+
+        view = open_state(state)
+        values = state_fingerprints(view)
+        tensors = {tensor.name: tensor for tensor in view.layout.tensors}
+        self._index.catch_up_all()
+        found: set[str] = set()
+        for layout_id in self._index.layouts():
+            layout = self._index.layout(layout_id)
+            root = None if layout is None else root_as(layout, tensors, values)
+            if root is not None:
+                found.update(self._index.with_fingerprint(root))
+        versions = [Version.known(info) for info in self._index.versions(sorted(found))]
+        return sorted(versions, key=lambda version: version.time, reverse=True)
+
+    # --- look up ---
+
+    def resolve(self, ref: str) -> str:
+        """The full id of the version that a ref names. Raises UnknownRef, AmbiguousRef."""
+        return self._resolve(ref, "main")
+
+    def version(self, ref: str = "main") -> Version:
+        """What is known of a version. Raises UnknownRef, AmbiguousRef."""
+        return Version.known(self._index.version(self.resolve(ref)))
+
+    def log(
+        self, ref: str = "main", limit: int | None = None, *, all: bool = False, first_parent: bool = False
+    ) -> list[Version]:
+        """Versions that a ref leads to, newest first.
+
+        Args:
+            ref: a ref, or `A..B` for what B has and A has not.
+            all: every version ever committed instead, rolled-back ones too.
+            first_parent: follow only the first parent of merges.
+
+        Raises:
+            UnknownRef, AmbiguousRef
+        """
+        if all:
+            self._index.catch_up_all()
+            return [Version.known(info) for info in self._index.log(None, limit)]
+        without, of = resolve_range(self._index, ref)
+        exclude = [] if without is None else [without]
+        found = self._index.log([of], limit, first_parent=first_parent, exclude=exclude)
+        return [Version.known(info) for info in found]
+
+    def reflog(self, branch: str = "main", limit: int | None = None) -> list[RefEntry]:
+        """The moves of a branch, newest first: who, when, why, from where to where. Raises UnknownRef."""
+        ref = names.branch_ref(branch)
+        self._index.catch_up([ref])
+        found = self._index.reflog(ref, limit)
+        if not found:
+            raise UnknownRef(branch, "there is no branch of this name")
+        return found
+
+    def tensors(self, ref: str = "main") -> list[dict[str, Any]]:
+        """Name, dtype, shape and tie of every tensor of a version. Raises UnknownRef, AmbiguousRef."""
+        record = self._index.version(self.resolve(ref)).record
+        layout = self._index.layout(record.layout)
+        if layout is None:
+            raise CorruptObject(record.layout, "the index has no such layout")
+        return [
+            {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "tie": tensor.tie}
+            for tensor in layout.tensors
+        ]
+
+    def stats(self) -> Totals:
+        """How much there is: versions, refs, edges, packs, bytes."""
+        self._index.catch_up_all()
+        return self._index.totals()
+
+    # --- branches and tags ---
+
+    def branches(self) -> dict[str, str]:
+        """Every branch and the id of the version it is at."""
+        self._index.catch_up_all()
+        return self._index.branches()
+
+    def tags(self) -> dict[str, str]:
+        """Every tag and the id of the version it is at."""
+        self._index.catch_up_all()
+        return self._index.tags()
+
+    def branch(self, name: str, at: str = "main") -> Version:
+        """Make a branch at a version. Raises BadRefName, RefExists, UnknownRef, AmbiguousRef."""
+        return self._create("branch", name, at)
+
+    def tag(self, name: str, at: str = "main") -> Version:
+        """Name a version for good: a tag never moves. Raises BadRefName, RefExists, UnknownRef, AmbiguousRef."""
+        return self._create("tag", name, at)
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch. Its versions stay, and can be found by id and in the reflog. Raises UnknownRef."""
+        self._move(names.branch_ref(name), None, "deleted")
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag. Raises UnknownRef."""
+        self._move(names.tag_ref(name), None, "deleted")
+
+    # --- life ---
+
+    def close(self) -> None:
+        """Let go of threads and database connections."""
+        self._transfers.close()
+        self._index.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<deltavc.Repo {self.url}>"
+
+    # --- inside ---
+
+    def _access(self, memory: int) -> Access:
+        from deltavc.access import Access
+        from deltavc.walk import Objects
+
+        objects = Objects(self._store, self._transfers, memory)
+        return Access(self._store, self._transfers, objects, self._refs, self._index, self._author)
+
+    def _writer(
+        self,
+        branch: str,
+        *,
+        start: tuple[str, ...] | None = None,
+        keep: Keep = "device",
+        memory: int = DEFAULT_MEMORY,
+        codec: str | None = None,
+        dtype: torch.dtype | str | None = None,
+        max_in_flight: int = 1,
+        on_busy: OnBusy = "wait",
+        policy: SnapshotPolicy | None = None,
+    ) -> Writer:
+        """Open a writer; `start` says where a branch that does not exist begins: nowhere, or at a version."""
+        from deltavc.writer import Writer
+
+        ref = names.branch_ref(branch)
+        self._index.catch_up([ref])
+        entry = self._refs.newest(ref, self._index.head(ref))
+        head = entry.new if entry is not None else None
+        if head is None and start is None and self.branches():
+            reason = "there is no branch of this name; make it with repo.branch(name, at)"
+            raise UnknownRef(branch, reason, tuple(self._index.branches()))
+        if start is not None and head is not None and (start[0] if start else None) != head:
+            raise BranchMoved(branch, start[0] if start else None, head)
+        return Writer(
+            self._access(memory),
+            branch,
+            entry,
+            start=head if head is not None else next(iter(start or ()), None),
+            keep=keep,
+            memory=memory,
+            codec=codec,
+            dtype=dtype,
+            policy=policy or SnapshotPolicy(),
+            max_in_flight=max_in_flight,
+            on_busy=on_busy,
+        )
+
+    def _resolve(self, ref: str, branch: str) -> str:
+        return resolve(self._index, ref, branch)
+
+    def _create(self, what: str, name: str, at: str) -> Version:
+        ref = names.branch_ref(name) if what == "branch" else names.tag_ref(name)
+        other = names.tag_ref(name) if what == "branch" else names.branch_ref(name)
+        target = self.resolve(at)
+        self._index.catch_up([ref, other])
+        for kind, taken in ((what, ref), ("tag" if what == "branch" else "branch", other)):
+            entry = self._index.head(taken)
+            if entry is not None and entry.new is not None:
+                raise RefExists(kind, name, entry.new)
+        try:
+            entry = self._refs.move(ref, self._index.head(ref), target, self._author, f"created at {at}")
+        except BranchMoved as error:
+            raise RefExists(what, name, error.found or "another version") from error
+        self._index.record([entry])
+        return Version.known(self._index.version(target))
+
+    def _move(self, ref: str, target: str | None, why: str) -> None:
+        self._index.catch_up([ref])
+        known = self._index.head(ref)
+        if known is None or known.new is None:
+            raise UnknownRef(ref.partition("/")[2], f"there is no {'tag' if ref.startswith(names.TAGS) else 'branch'}")
+        self._index.record([self._refs.move(ref, known, target, self._author, why)])
+
+    def _file_writer(self, version: str, name: str) -> Callable[[BinaryIO], object]:
+        from deltavc.files import write_file
+
+        file = self._index.version(version).record.files[name]
+        return functools.partial(write_file, self._store, file, version)

@@ -1,0 +1,321 @@
+"""A walk: from the weights of one version to those of another, edge by edge.
+
+    plan ── fetch (ahead, in parallel) ── check ── decode ── apply ──> lanes of the target
+             pack indexes, then ranges        one task a frame
+
+Each frame is fetched, checked against its checksum, decoded and applied to the lanes of its box. The
+frames of one edge touch different boxes and run in parallel; edges follow one another. A tensor that an
+edge does not carry over starts from zero, which is what nothing is.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from deltavc import fingerprints, kernels
+from deltavc.change import Box, Change, Dense, Sparse
+from deltavc.delta import pack as packs
+from deltavc.delta.frames import Frame, open_frame
+from deltavc.delta.pack import PackIndex
+from deltavc.errors import BadPayload, CorruptObject, MissingObject, ObjectMissing
+from deltavc.kernels import pool
+from deltavc.layout import Layout
+from deltavc.lineage.plan import Plan, Step
+from deltavc.lineage.records import PackUse, layout_key
+from deltavc.store.objects import Store
+from deltavc.store.transfers import Transfers
+from deltavc.timings import Timings
+
+SMALL_PACK = 1 << 20
+"""Packs up to this size are fetched whole: a second request would cost more than the bytes."""
+
+MAX_RANGE = 16 << 20
+"""Frames next to each other are fetched together, up to this many bytes a request."""
+
+MAX_GAP = 64 << 10
+"""Unwanted bytes between two wanted frames that are fetched along rather than asking twice."""
+
+
+class Lanes(Protocol):
+    """The lanes a walk works on: one whole tensor per name, contiguous or strided, on any device."""
+
+    def __getitem__(self, name: str) -> Tensor: ...
+    def start(self, name: str, layout: Layout) -> None:
+        """Make the tensor of this name in `layout` present, all zero."""
+
+    def keep(self, names: set[str]) -> None:
+        """Forget every tensor but these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One step of a plan with its layouts, and the tensors that are wanted after it."""
+
+    step: Step
+    layout: Layout
+    """of the version the step leads to"""
+    frames_layout: Layout
+    """of the edge's target, in whose terms its frames are written"""
+    carried: set[str]
+    wanted: set[str]
+
+    @property
+    def to(self) -> str:
+        return self.step.to
+
+
+class Objects:
+    """What a walk reads from the store, with the errors a reader of a version should see."""
+
+    def __init__(self, store: Store, transfers: Transfers, memory: int) -> None:
+        self.store = store
+        self.transfers = transfers
+        self.memory = memory
+        self._layouts: dict[str, Layout] = {}
+
+    def layout(self, layout: str, version: str | None = None) -> Layout:
+        """Fetch a layout once. Raises CorruptObject, MissingObject."""
+        if layout not in self._layouts:
+            key = layout_key(layout)
+            body = self.get(key, version)
+            try:
+                found = Layout.parse(body)
+            except BadPayload as error:
+                raise CorruptObject(key, error.reason, version) from error
+            if found.id != layout:
+                raise CorruptObject(key, "its content is not what its name says", version)
+            self._layouts[layout] = found
+        return self._layouts[layout]
+
+    def add_layout(self, layout: Layout) -> None:
+        self._layouts[layout.id] = layout
+
+    def get(self, key: str, version: str | None, start: int = 0, nbytes: int | None = None) -> bytes:
+        try:
+            body = self.store.get(key, start, nbytes)
+        except ObjectMissing as error:
+            raise MissingObject(key, version=version) from error
+        if nbytes is not None and len(body) != nbytes:
+            raise CorruptObject(key, f"{len(body)} bytes where {nbytes} were expected", version)
+        return body
+
+    def index(self, use: PackUse, version: str) -> tuple[PackIndex, bytes | None]:
+        """The index of a pack; with it the whole pack, checked against its name, when it is small."""
+        offset = use.index[0]
+        if not 0 < offset < use.nbytes:
+            raise CorruptObject(use.key, "an edge places its index outside of it", version)
+        for last in (False, True):
+            try:
+                if use.nbytes <= SMALL_PACK:
+                    body = self.get(use.key, version, 0, use.nbytes)
+                    return packs.check_pack(body, use.pack), body
+                return packs.read_index(self.get(use.key, version, offset, use.nbytes - offset), use.nbytes), None
+            except BadPayload as error:
+                if last:
+                    raise CorruptObject(use.key, error.reason, version) from error
+                self.store.forget(use.key)  # perhaps only a near copy is damaged
+        raise AssertionError("unreachable")
+
+    def frame(self, use: PackUse, frame: Frame, layout: Layout, version: str) -> Change:
+        """One frame by itself, read from the store and not from a copy kept nearer."""
+        self.store.forget(use.key)
+        payload = self.get(use.key, version, frame.offset, frame.nbytes)
+        try:
+            return open_frame(payload, frame, layout)
+        except BadPayload as error:
+            raise CorruptObject(use.key, error.reason, version) from error
+
+
+def legs(plan: Plan, objects: Objects, names: set[str] | None = None) -> list[Leg]:
+    """Lay out a plan: layouts, and which tensors each step must bring along for `names` at its end.
+
+    Args:
+        names: stored tensors of the target that are wanted; None for all.
+    """
+    found: list[Leg] = []
+    for step in plan.steps:
+        target = objects.layout(step.edge.layout, step.edge.target)
+        base = objects.layout(step.edge.base_layout, step.edge.target) if step.edge.base_layout else None
+        to = target if step.forward else base
+        if to is None:
+            raise ValueError("a snapshot cannot be walked back")
+        carried = fingerprints.carried(base, target) if base is not None and step.forward else set(to.place)
+        if base is None:
+            carried = set()
+        found.append(Leg(step, to, target, carried, {to.tensors[place].name for place in to.stored}))
+    wanted = names
+    for number in range(len(found) - 1, -1, -1):
+        leg = found[number]
+        if wanted is not None:
+            leg = Leg(leg.step, leg.layout, leg.frames_layout, leg.carried, wanted)
+            found[number] = leg
+        wanted = leg.wanted & leg.carried
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Frames of one pack that are fetched with one request."""
+
+    leg: int
+    use: PackUse
+    index: PackIndex
+    frames: Sequence[Frame]
+    start: int
+    nbytes: int
+    body: bytes | None
+
+
+def walk(found: list[Leg], lanes: Lanes, objects: Objects, timings: Timings) -> None:
+    """Walk the legs on `lanes`, in place. What is left after an exception is no version.
+
+    Raises:
+        CorruptObject, MissingObject: with the object's key and the version whose edge needs it.
+        UnknownCodec: a frame was written by a newer release.
+    """
+    running: collections.deque[Future[None]] = collections.deque()
+    at = -1
+    try:
+        for job, body in _fetched(found, objects, timings):
+            while at < job.leg:
+                _drain(running)
+                at += 1
+                _enter(found[at], lanes)
+            for frame in job.frames:
+                running.append(pool.submit(_frame_task(found[job.leg], job, frame, body, lanes, objects, timings)))
+            while len(running) > 4 * pool.size():
+                running.popleft().result()
+        _drain(running)
+        for leg in found[at + 1 :]:
+            _enter(leg, lanes)
+    finally:
+        for future in running:
+            future.cancel()
+        for future in running:
+            if not future.cancelled():
+                future.exception()
+
+
+def _drain(running: collections.deque[Future[None]]) -> None:
+    while running:
+        running.popleft().result()
+
+
+def _enter(leg: Leg, lanes: Lanes) -> None:
+    lanes.keep(leg.wanted & leg.carried)
+    for name in leg.wanted - leg.carried:
+        lanes.start(name, leg.layout)
+
+
+def _fetched(found: list[Leg], objects: Objects, timings: Timings) -> Iterator[tuple[_Job, bytes]]:
+    """Every job of the walk in order with its bytes, fetched ahead."""
+    uses = [(number, use) for number, leg in enumerate(found) for use in leg.step.edge.packs]
+
+    def open_index(item: tuple[int, PackUse]) -> tuple[PackIndex, bytes | None]:
+        return objects.index(item[1], found[item[0]].step.edge.target)
+
+    def index_nbytes(item: tuple[int, PackUse]) -> int:
+        use = item[1]
+        return use.nbytes if use.nbytes <= SMALL_PACK else use.index[1] + 16 * use.index[2]
+
+    def jobs() -> Iterator[_Job]:
+        budget = objects.memory // 4
+        for (number, use), (index, body) in objects.transfers.ahead(uses, open_index, index_nbytes, budget):
+            yield from _jobs_of(found[number], number, use, index, body)
+
+    def fetch(job: _Job) -> bytes:
+        if job.body is not None:
+            return job.body
+        return objects.get(job.use.key, found[job.leg].step.edge.target, job.start, job.nbytes)
+
+    ahead = objects.transfers.ahead(jobs(), fetch, lambda job: job.nbytes, objects.memory // 2)
+    while True:
+        with timings.stage("fetch"):
+            following = next(ahead, None)
+        if following is None:
+            return
+        yield following
+
+
+def _jobs_of(leg: Leg, number: int, use: PackUse, index: PackIndex, body: bytes | None) -> Iterator[_Job]:
+    frames = [frame for frame in _used(leg, use, index) if _name(leg, index, frame, use) in leg.wanted]
+    if body is not None:
+        if frames:
+            yield _Job(number, use, index, frames, 0, len(body), body)
+        return
+    group: list[Frame] = []
+    for frame in frames:
+        if group:
+            end = group[-1].offset + group[-1].nbytes
+            too_long = frame.offset + frame.nbytes - group[0].offset > MAX_RANGE
+            if too_long or frame.offset - end > MAX_GAP:
+                yield _range_job(number, use, index, group)
+                group = []
+        group.append(frame)
+    if group:
+        yield _range_job(number, use, index, group)
+
+
+def _range_job(number: int, use: PackUse, index: PackIndex, group: list[Frame]) -> _Job:
+    start = group[0].offset
+    return _Job(number, use, index, group, start, group[-1].offset + group[-1].nbytes - start, None)
+
+
+def _used(leg: Leg, use: PackUse, index: PackIndex) -> Iterable[Frame]:
+    if index.layout != leg.frames_layout.id:
+        raise CorruptObject(use.key, "its frames belong to another layout than the edge's", leg.step.edge.target)
+    if use.frames is None:
+        return index.frames
+    try:
+        return [index.frames[number] for number in use.frames]
+    except IndexError:
+        raise CorruptObject(use.key, "the edge names a frame that it does not have", leg.step.edge.target) from None
+
+
+def _name(leg: Leg, index: PackIndex, frame: Frame, use: PackUse) -> str:
+    if frame.place >= len(leg.frames_layout.tensors):
+        raise CorruptObject(use.key, "a frame belongs to a tensor that its layout lacks", leg.step.edge.target)
+    return leg.frames_layout.tensors[frame.place].name
+
+
+def _frame_task(
+    leg: Leg, job: _Job, frame: Frame, body: bytes, lanes: Lanes, objects: Objects, timings: Timings
+) -> Callable[[], None]:
+    tensor = leg.frames_layout.tensors[frame.place]
+    whole = lanes[tensor.name]
+    fresh = leg.step.edge.base is None or tensor.name not in leg.carried
+
+    def task() -> None:
+        with timings.stage("decode"):
+            payload = memoryview(body)[frame.offset - job.start : frame.offset - job.start + frame.nbytes]
+            try:
+                change = open_frame(payload, frame, leg.frames_layout)
+            except BadPayload:
+                change = objects.frame(job.use, frame, leg.frames_layout, leg.step.edge.target)
+        with timings.stage("apply"):
+            _apply(whole, change, frame.box or Box.whole(tensor.lane_shape), tensor.lane_shape, leg, fresh)
+
+    return task
+
+
+def _apply(whole: Tensor, change: Change, box: Box, shape: tuple[int, ...], leg: Leg, fresh: bool) -> None:
+    part = whole[box.index] if box.lengths else whole
+    if part.device.type != "cpu":
+        change = _moved(change, part.device)
+    if fresh and isinstance(change, Dense):
+        part.copy_(change.values.view(box.lengths))  # from zero, a difference is the value
+    else:
+        kernels.apply(part, change, box, shape, sign=1 if leg.step.forward else -1)
+
+
+def _moved(change: Change, device: torch.device) -> Change:
+    if isinstance(change, Dense):
+        return Dense(change.operation, change.values.to(device))
+    return Sparse(change.operation, change.positions.to(device), change.values.to(device))

@@ -1,0 +1,315 @@
+"""The writer: commits one state after another to a branch, keeping the last one to take changes from.
+
+    w.commit_async(state) ── caller's thread: read, diff, encode (the base advances) ── returns
+                                     └─ committer: uploads done → edge, version, files → ref entry → index
+
+The ref entry is the commit; before it nothing has happened, after it everything has. A commit that fails is
+taken back from the base, newest first, and those queued behind it are abandoned with it. When the store does
+not say whether the entry landed, the writer is in doubt and settles it at its next call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from deltavc import held
+from deltavc.access import Access
+from deltavc.base import Base
+from deltavc.committer import Committer, OnBusy
+from deltavc.delta import codecs
+from deltavc.draft import Draft, Request, draft
+from deltavc.errors import BranchMoved, CommitInDoubt, DeltavcError, WriterBusy, WriterClosed
+from deltavc.files import FileInput
+from deltavc.layout import TensorSpec
+from deltavc.lineage.names import BRANCHES
+from deltavc.lineage.records import FileRef, RefEntry
+from deltavc.lineage.resolve import resolve
+from deltavc.live import Live
+from deltavc.metadata import Metadata
+from deltavc.moving import move_base, trail_to
+from deltavc.snapshots import SnapshotPolicy
+from deltavc.version import Version
+from deltavc.weights.state import State, open_state
+
+log = logging.getLogger(__name__)
+
+Keep = Literal["device", "host", "disk"]
+
+
+class Writer:
+    """Commits to one branch. Not for use by several threads at once; make one with `repo.writer`.
+
+    keep: where the base lies. "device": beside each tensor, fastest. "host": in main memory. "disk": in a
+        temporary file.
+    memory: bytes that a commit may take beyond the state and the base, for frames and packs on their way.
+    codec, dtype: for every commit that does not name its own.
+    policy: when to write snapshots inline.
+    max_in_flight: commits that may be on their way when `commit_async` returns.
+    on_busy: what `commit_async` does when that many are. "wait" for one to end; "error": raise WriterBusy;
+        "coalesce": let the newest one that is still queued be replaced by this one, whose version its future
+        then gives.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        branch: str,
+        entry: RefEntry | None,
+        *,
+        start: str | None,
+        keep: Keep,
+        memory: int,
+        codec: str | None,
+        dtype: torch.dtype | str | None,
+        policy: SnapshotPolicy,
+        max_in_flight: int,
+        on_busy: OnBusy,
+    ) -> None:
+        self.branch = branch
+        self._access = access
+        self._keep = keep
+        self._memory = memory
+        self._codec = None if codec is None else codecs.codec(codec)
+        self._dtype = dtype
+        self._policy = policy
+        self._max_in_flight = max_in_flight
+        self._on_busy = on_busy
+        self._lock = threading.RLock()
+        self._committer = Committer(access, branch, entry)
+        self._devices: Mapping[str, torch.device] = {}
+        self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if keep == "disk" else None
+        self._base = Base(self._allocate)
+        self._closed = False
+        self._tip = start
+        self._files: Mapping[str, FileRef] = access.index.version(start).record.files if start else {}
+        self._trail = trail_to(access, start)
+
+    @property
+    def version(self) -> str | None:
+        """Id of the version that the next commit will be a child of; None before the first."""
+        return self._tip
+
+    def commit(self, state: State, **told: Any) -> Version:
+        """Commit a state and return once it is committed. Takes what `commit_async` takes.
+
+        Raises:
+            BranchMoved: somebody else moved the branch; the base is back at `version`, `move` goes on from there.
+            CommitInDoubt: the store did not say whether the commit landed; the next call settles it.
+            StoreError: the store failed; nothing was committed.
+            and what `commit_async` raises.
+        """
+        future = self.commit_async(state, **told)
+        try:
+            return future.result()
+        except CommitInDoubt:
+            raise
+        except DeltavcError:
+            with self._lock, contextlib.suppress(DeltavcError):
+                self._settle()
+            raise
+
+    def commit_async(
+        self,
+        state: State,
+        *,
+        message: str = "",
+        step: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        files: Mapping[str, FileInput] | None = None,
+        parents: Sequence[str] | None = None,
+        snapshot: bool | None = None,
+        codec: str | None = None,
+        dtype: torch.dtype | str | None = None,
+        partial: bool = False,
+        author: str | None = None,
+    ) -> Future[Version]:
+        """Commit a state in the background. Returns once it has been read, so that the caller may change it.
+
+        Args:
+            state: a mapping of names to tensors, a module, an iterable of pairs, or a checkpoint's path.
+            metrics: numbers; non-finite ones are kept, and ignored by best: and worst:.
+            meta: JSON-able facts. files: name to bytes or path; kept with the version.
+            parents: full ids; the first has to be `version`. Others make this version a merge.
+            snapshot: True writes one beside the delta, False does not, None asks the policy.
+            codec: for every frame; None chooses per frame by size.
+            dtype: floating tensors are cast to it as they are read.
+            partial: tensors that `state` lacks are unchanged; otherwise they are dropped.
+
+        Returns:
+            A future that gives the Version once it is committed, or raises as `commit` does.
+
+        Raises:
+            InputError: something passed in cannot be committed; nothing was read into the base.
+            WriterBusy: with on_busy="error".
+            CommitAbandoned, CommitInDoubt: through the future, or here for a commit before this one.
+        """
+        told = Metadata.of(message, step, metrics, meta, author or self._access.author)
+        chosen = self._codec if codec is None else codecs.codec(codec)
+        with self._lock:
+            self._settle()
+            superseded = self._make_room()
+            if parents is not None and (parents[0] if parents else None) != self._tip:
+                raise BranchMoved(self.branch, parents[0] if parents else None, self._tip)
+            view = open_state(state, self._dtype if dtype is None else dtype)
+            self._devices = {name: tensor.device for name, tensor in view.tensors.items()}
+            if self._base.lost:
+                self._idle()
+            move_base(self._access, self._base, self._tip)
+            request = Request(
+                metadata=told,
+                parents=tuple(parents) if parents is not None else (self._tip,) if self._tip else (),
+                files={**view.extras, **(files or {})},
+                parent_files=self._files,
+                codec=chosen,
+                snapshot=self._trail.due(self._policy) if snapshot is None else snapshot,
+                partial=partial,
+                memory=self._memory,
+            )
+            # In this order: a commit that lands in between leaves no gap.
+            expected = self._tip if self._committer.in_flight or self._committer.head is not None else None
+            made = draft(self._access, self._base, self._trail, view, request, expected)
+            self._tip, self._trail, self._files = made.record.id, made.trail, made.record.files
+            return self._committer.submit(made, superseded)
+
+    def move(self, ref: str, into: Mapping[str, Tensor] | torch.nn.Module | None = None) -> Version:
+        """Move the base, and the live tensors `into`, to any version; the next commit will be its child.
+
+        The branch stays where it is: the next commit raises BranchMoved unless the version is its head.
+
+        Raises:
+            UnknownRef, AmbiguousRef, NoPath, Corruption; LayoutMismatch before anything is changed.
+        """
+        with self._lock:
+            self._idle()
+            target = self._resolve(ref)
+            live = self._live(into, target)
+            self._committer.entry = self._access.refs.newest(BRANCHES + self.branch, self._committer.entry)
+            self._go(target, live)
+            return Version.known(self._access.index.version(target), self.branch)
+
+    def rollback(
+        self, to: str, reason: str = "", into: Mapping[str, Tensor] | torch.nn.Module | None = None
+    ) -> Version:
+        """Move the branch back to an earlier version, and with it the base and the live tensors `into`.
+
+        Nothing is lost: the versions left behind keep their ids, and the reflog keeps the reason.
+
+        Raises:
+            BranchMoved: somebody else moved the branch; nothing was changed.
+            UnknownRef, AmbiguousRef, NoPath, Corruption; LayoutMismatch before anything is changed.
+        """
+        with self._lock:
+            self._idle()
+            target = self._resolve(to)
+            live = self._live(into, target)
+            move_base(self._access, self._base, target)
+            try:
+                self._committer.move(target, reason)
+            except BaseException:
+                self._base.lost = True  # it is not at the branch's head; read that again when it is needed
+                raise
+            self._go(target, live)
+            return Version.known(self._access.index.version(target), self.branch)
+
+    def close(self) -> None:
+        """Wait for what is on its way, and let go of the base. May be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._committer.close()
+            self._base.clear()
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not issubclass(kind, Exception):  # Ctrl-C: do not wait for uploads
+            self._committer.stop()
+        self.close()
+
+    def _allocate(self, tensor: TensorSpec) -> Tensor:
+        if self._directory is not None:
+            return held.on_disk(self._directory)(tensor)
+        device = self._devices.get(tensor.name) if self._keep == "device" else None
+        return held.fresh(device or "cpu")(tensor)
+
+    def _settle(self) -> None:
+        """Take back what failed, so that the base is at the last version that was committed."""
+        if self._closed:
+            raise WriterClosed(self.branch)
+        failed = self._committer.settle()
+        if failed is None:
+            return
+        for made in failed:
+            self._take_back(made)
+
+    def _make_room(self) -> list[Future[Version]]:
+        """Wait, refuse, or take the place of a queued commit; the futures of those it replaces."""
+        if self._committer.in_flight < self._max_in_flight:
+            return []
+        if self._on_busy == "error":
+            raise WriterBusy(self.branch, self._committer.in_flight)
+        if self._on_busy == "coalesce":
+            if (taken := self._committer.take_queued()) is not None:
+                replaced, futures = taken
+                self._take_back(replaced)
+                return futures
+            return []
+        self._committer.wait(at_most=self._max_in_flight - 1)
+        self._settle()
+        return []
+
+    def _take_back(self, made: Draft) -> None:
+        self._base.take_back(made.undo)
+        self._tip, self._trail, self._files = made.undo.before.version, made.trail_before, made.files_before
+
+    def _idle(self) -> None:
+        """Wait until nothing is in flight and nothing is left to take back."""
+        self._settle()
+        self._committer.wait()
+        self._settle()
+
+    def _resolve(self, ref: str) -> str:
+        self._access.index.catch_up([BRANCHES + self.branch])
+        return resolve(self._access.index, ref, branch=self.branch)
+
+    def _live(self, into: Mapping[str, Tensor] | torch.nn.Module | None, target: str) -> Live | None:
+        """The live tensors, checked against the version's layout."""
+        if into is None:
+            return None
+        live = Live.of(into)
+        layout = self._access.objects.layout(self._access.index.version(target).record.layout, target)
+        live.buffers(layout, [tensor.name for tensor in layout.tensors], complete=True)
+        self._devices = {name: tensor.device for name, tensor in live.tensors.items()}
+        return live
+
+    def _go(self, target: str, live: Live | None) -> None:
+        """Bring base, trail and live tensors to a version."""
+        move_base(self._access, self._base, target)
+        self._tip = target
+        self._refresh()
+        if live is not None and self._base.layout is not None:
+            live.write(self._base.layout, self._base.lanes)
+
+    def _refresh(self) -> None:
+        """Look up what the next commit needs to know of the version it will be a child of."""
+        self._trail = trail_to(self._access, self._tip)
+        self._files = self._access.index.version(self._tip).record.files if self._tip else {}
