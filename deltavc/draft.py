@@ -19,7 +19,7 @@ from deltavc.files import FileInput, Files
 from deltavc.layout import Layout
 from deltavc.lineage.records import EdgeRecord, FileRef, PackUse, VersionRecord, layout_key
 from deltavc.metadata import Metadata
-from deltavc.packing import Packs
+from deltavc.packing import Packs, Read
 from deltavc.snapshots import Trail
 from deltavc.timings import Timings
 from deltavc.version import Version
@@ -105,7 +105,7 @@ def draft(access: Access, base: Base, trail: Trail, view: StateView, request: Re
             view, layout, base, undo, packs[0], codec=request.codec, memory=request.memory, timings=timings
         )
         record = _record(base, layout, view, request, files)
-        edges = [_edge(base, undo, layout, record, packs[0], found.changed)]
+        edges = [_edge(base, undo, layout, record, packs[0], found)]
         if request.snapshot and edges[0].base is not None:
             packs.append(Packs(layout, access.store, access.transfers, request.memory, timings))
             reused = trail.reusable(layout) - found.changed
@@ -158,13 +158,15 @@ def _record(base: Base, layout: Layout, view: StateView, request: Request, files
     )
 
 
-def _edge(base: Base, undo: Undo, layout: Layout, record: VersionRecord, packs: Packs, changed: set[str]) -> EdgeRecord:
+def _edge(base: Base, undo: Undo, layout: Layout, record: VersionRecord, packs: Packs, found: Read) -> EdgeRecord:
     before = undo.before
     if before.version is None or before.layout is None:
-        return _edge_record(base, layout, record, packs.uses, packs, base_version=None, base_layout=None)
+        return _edge_record(
+            base, layout, record, packs.uses, packs, base_version=None, base_layout=None, changes=found.changed_lanes
+        )
     carried = fingerprints.carried(before.layout, layout)
     # A fresh tensor without lanes has no frames, and still has a fingerprint to tell.
-    told = changed | {layout.tensors[place].name for place in layout.stored} - carried
+    told = found.changed | {layout.tensors[place].name for place in layout.stored} - carried
     return _edge_record(
         base,
         layout,
@@ -175,6 +177,7 @@ def _edge(base: Base, undo: Undo, layout: Layout, record: VersionRecord, packs: 
         base_layout=before.layout,
         changed=told,
         reversible=len(carried) == len(before.layout.stored),
+        changes=found.changed_lanes,
     )
 
 
@@ -202,8 +205,9 @@ def _snapshot(
             if frames:
                 uses.append(PackUse(use.pack, use.nbytes, use.index, frames))
                 packs.frames_nbytes += sum(index.frames[number].nbytes for number in frames)
-                packs.num_changes += sum(index.frames[number].num_changes for number in frames)
-    return _edge_record(base, layout, record, uses, packs, base_version=None, base_layout=None)
+    return _edge_record(
+        base, layout, record, uses, packs, base_version=None, base_layout=None, changes=layout.num_lanes
+    )
 
 
 def _edge_record(
@@ -217,6 +221,7 @@ def _edge_record(
     base_layout: Layout | None,
     changed: set[str] | None = None,
     reversible: bool = False,
+    changes: int,
 ) -> EdgeRecord:
     places = [place for place in layout.stored if changed is None or layout.tensors[place].name in changed]
     return EdgeRecord(
@@ -229,7 +234,7 @@ def _edge_record(
         fingerprints=tuple(f"{base.fingerprints[layout.tensors[place].name]:016x}" for place in places),
         reversible=reversible,
         nbytes=packs.frames_nbytes,
-        changes=packs.num_changes,
+        changes=changes,
     )
 
 

@@ -63,15 +63,11 @@ class Packs:
         self._limit = min(PACK_BYTES, max(memory // 8, 1 << 20))
         self.uses: list[PackUse] = []
         self.frames_nbytes = 0
-        self.num_changes = 0
-        self.changed: set[int] = set()
 
     def add(self, frame: Encoded) -> None:
         """Add a frame; upload the pack if it is full, waiting while too much is on its way."""
         self._builder.add(frame.place, frame.box, frame.codec, frame.operation, frame.payload, frame.num_changes)
         self.frames_nbytes += len(frame.payload)
-        self.num_changes += frame.num_changes
-        self.changed.add(frame.place)
         if self._builder.nbytes >= self._limit:
             self._upload()
 

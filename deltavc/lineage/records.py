@@ -141,7 +141,8 @@ class EdgeRecord:
     changed, fingerprints: places in the target's layout of the tensors with frames here, ascending, and
         the target's fingerprint of each as 16 hex digits. A snapshot lists every stored tensor.
     reversible: whether it can be walked back; False for snapshots and when tensors were dropped or retyped.
-    nbytes: bytes of the frames it uses. changes: lanes that walking it writes.
+    nbytes: bytes of the frames it uses. changes: lanes that differ between base and target; new tensors count
+        whole, and so does everything in a snapshot.
     origin: "commit" when written with its version, "compact" when added later.
     """
 
