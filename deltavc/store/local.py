@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
-from deltavc.errors import ObjectMissing, StoreUnavailable, StoreUnfit
+from deltavc.errors import ObjectMissing, StoreUnfit
 from deltavc.store.files import (
     NewFile,
     copy_bytes,
@@ -142,15 +142,15 @@ class LocalStore:
         except OSError as error:
             raise store_error(self.url, f"get {key}", error) from error
 
-    def _missing(self, key: str, operation: str) -> ObjectMissing | StoreUnavailable:
-        """What it means that a key has no file: a directory that vanished has not lost one object, but all."""
-        if self._was_there and not os.path.isdir(self._root):
-            return StoreUnavailable(self.url, f"{operation} {key}", "the directory is gone")
+    def _missing(self, key: str, operation: str) -> ObjectMissing:
+        """What to raise when a key has no file, unless there is more to it: a directory that is gone."""
+        if self._was_there:
+            self._check_root(f"{operation} {key}")
         return ObjectMissing(key)
 
     def _check_root(self, operation: str) -> None:
-        if not os.path.isdir(self._root):
-            raise StoreUnavailable(self.url, operation, "the directory is gone")
+        with file_errors(self.url, operation):
+            os.stat(self._root)
 
     def _write(
         self, operation: str, key: str, fill: Callable[[BinaryIO], object], place: Callable[[NewFile, str], bool]
@@ -181,10 +181,13 @@ class LocalStore:
 
     def _make_directory(self, directory: str) -> None:
         """Create a directory below the root; the root itself must be there."""
-        if os.path.isdir(directory):
+        try:
+            os.stat(directory)
+        except FileNotFoundError:
+            if directory == self._root:
+                raise
+        else:
             return
-        if directory == self._root:
-            raise FileNotFoundError(errno.ENOENT, "the directory is gone", directory)
         parent = os.path.dirname(directory)
         self._make_directory(parent)
         try:

@@ -42,7 +42,7 @@ class Retry:
     first_wait: float = 0.2
     longest_wait: float = 10.0
 
-    def run(self, what: str, call: Callable[[], _T]) -> _T:
+    def run(self, call: Callable[[], _T]) -> _T:
         """Return what `call` returns, trying again while it raises Transient.
 
         Raises:
@@ -56,6 +56,6 @@ class Retry:
                 wait = random.uniform(0, min(self.longest_wait, self.first_wait * 2 ** (attempt - 1)))
                 if attempt == self.attempts or time.monotonic() + wait - start > self.seconds:
                     raise failure.error from failure.__cause__
-                _log.warning("%s failed (try %d of %d): %s", what, attempt, self.attempts, failure)
+                _log.warning("trying again after try %d of %d: %s", attempt, self.attempts, failure)
             time.sleep(wait)
         raise AssertionError("a policy makes at least one try")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -65,6 +66,7 @@ class S3Store:
         self._options = dict(options or {})
         self._retry = retry or Retry()
         self._clients: dict[int, s3fs.S3FileSystem] = {}
+        self._locks: dict[int, threading.Lock] = {}
 
     def prepare(self) -> None:
         pass
@@ -201,7 +203,7 @@ class S3Store:
         """Make one request, trying again what may pass. `Body` is a function that opens the body."""
         if key is not None:
             arguments["Key"] = self._prefix + check_key(key)
-        return self._retry.run(f"{self.url}: {operation}", partial(self._once, operation, method, key, arguments))
+        return self._retry.run(partial(self._once, operation, method, key, arguments))
 
     def _once(self, operation: str, method: str, key: str | None, arguments: dict[str, Any]) -> Any:
         client = self._client()
@@ -219,10 +221,11 @@ class S3Store:
     def _client(self) -> s3fs.S3FileSystem:
         """This process's client: one that was made before a fork does not work after it."""
         process = os.getpid()
-        try:
+        # A lock per process too: one that a thread of the parent held at the fork would never be released.
+        with self._locks.setdefault(process, threading.Lock()):
+            if process not in self._clients:
+                self._clients[process] = self._connect()
             return self._clients[process]
-        except KeyError:
-            return self._clients.setdefault(process, self._connect())
 
     def _connect(self) -> s3fs.S3FileSystem:
         options = self._options | {
