@@ -19,6 +19,9 @@ from deltavc.errors import BadMetadata, BadPayload
 MAX_INTEGER = 2**53 - 1
 """Integers beyond this have no single spelling in RFC 8785."""
 
+MAX_NESTING = 100
+"""Levels of lists and objects in what users give; parsers in every language read that many."""
+
 
 def dumps(value: Any, field: str = "metadata") -> bytes:
     """Return `value` as canonical JSON.
@@ -34,6 +37,21 @@ def dumps(value: Any, field: str = "metadata") -> bytes:
         return rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
         raise BadMetadata(field, str(error) or type(error).__name__) from error
+
+
+def check_nesting(value: Any, field: str) -> None:
+    """Refuse a value that some readers could not parse again.
+
+    Raises:
+        BadMetadata: lists and dicts of more than MAX_NESTING levels.
+    """
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        outer = [item for item in level if isinstance(item, dict | list | tuple)]
+        if not outer:
+            return
+        level = [inner for item in outer for inner in (item.values() if isinstance(item, dict) else item)]
+    raise BadMetadata(field, f"it is nested more than {MAX_NESTING} levels deep")
 
 
 def loads(body: bytes | bytearray | memoryview) -> Any:

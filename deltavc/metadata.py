@@ -14,6 +14,7 @@ from typing import Any
 
 from deltavc import canonical
 from deltavc.errors import BadMetadata
+from deltavc.lineage.records import MAX_METRIC_NAME
 from deltavc.version import metric_json
 
 MAX_MESSAGE = 1 << 20
@@ -47,6 +48,8 @@ class Metadata:
         """
         if not isinstance(message, str) or len(message) > MAX_MESSAGE:
             raise BadMetadata("message", f"not a string of at most {MAX_MESSAGE} characters")
+        if author is not None and not isinstance(author, str):
+            raise BadMetadata("author", f"a {type(author).__name__} is not a string")
         if meta is not None and not isinstance(meta, Mapping):
             raise BadMetadata("meta", f"a {type(meta).__name__} is not a mapping")
         found = cls(
@@ -57,6 +60,7 @@ class Metadata:
             author=author or default_author(),
             time=now(),
         )
+        canonical.check_nesting(found.meta, "meta")
         canonical.dumps([found.message, found.author, found.metrics], "message, author or metric name")
         canonical.dumps(found.meta, "meta")
         return found
@@ -83,8 +87,8 @@ def _step(step: Any) -> int:
 
 
 def _name(name: Any) -> str:
-    if not isinstance(name, str) or not name:
-        raise BadMetadata("metrics", f"{name!r} is not a name")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_METRIC_NAME:
+        raise BadMetadata("metrics", f"{str(name)[:60]!r} is not a name of 1 to {MAX_METRIC_NAME} characters")
     return name
 
 

@@ -10,6 +10,7 @@ Each is canonical JSON. A record is read strictly: whatever `body` could not hav
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class PackUse:
     """What an edge takes of one pack.
 
     index: offset, stored bytes and unpacked bytes of the pack's index. frames: which of its frames, by
-    their number in the index; None for all of them, which is how an edge names packs written for it.
+    their number in the index, ascending; None for all of them, which is how an edge names packs written for it.
     """
 
     pack: str
@@ -391,4 +392,6 @@ def _file(value: Any) -> FileRef:
 def _pack_use(item: dict[str, Any]) -> PackUse:
     offset, nbytes, unpacked = (_int(value) for value in _list(item["index"]))
     frames = None if "frames" not in item else tuple(_int(frame) for frame in _list(item["frames"]))
+    if frames is not None and any(a >= b for a, b in itertools.pairwise(frames)):
+        raise ValueError("the frames of a pack are not ascending")
     return PackUse(_match(_ID, item["pack"]), _int(item["nbytes"]), (offset, nbytes, unpacked), frames)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from deltavc.errors import (
+    BadMetadata,
     BranchMoved,
     CommitInDoubt,
     CorruptObject,
@@ -96,7 +97,13 @@ class Refs:
         return sorted(found)
 
     def next_entry(self, ref: str, known: RefEntry | None, new: str | None, who: str, why: str) -> RefEntry:
-        """What `create` has to create to move `ref` from where `known` left it to `new` (None: delete it)."""
+        """What `create` has to create to move `ref` from where `known` left it to `new` (None: delete it).
+
+        Raises:
+            BadMetadata: `why` is not a string.
+        """
+        if not isinstance(why, str):
+            raise BadMetadata("reason", f"a {type(why).__name__} is not a string")
         return RefEntry(
             ref=ref,
             sequence=known.sequence + 1 if known else 1,

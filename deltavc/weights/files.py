@@ -119,6 +119,7 @@ def _read_index(path: Path) -> _Index:
         content = canonical.loads(path.read_bytes())
         weight_map = content["weight_map"]
         metadata = content.get("metadata")
+        canonical.check_nesting(metadata, "metadata")
         canonical.dumps(metadata)  # it will have to fit into a version
     except OSError as error:
         raise BadCheckpoint(str(path), f"cannot be read: {error.strerror}") from error
