@@ -257,7 +257,9 @@ def _parse_frame(entry: list[Any], names: list[str]) -> Frame:
 
 def _parse_box(entry: list[Any]) -> Box:
     numbers = tuple(_count(number) for number in entry)
-    dims = len(numbers) // 2
+    dims, odd = divmod(len(numbers), 2)
+    if odd:
+        raise ValueError(f"a box of {len(numbers)} numbers")
     return Box(numbers[:dims], numbers[dims:])
 
 

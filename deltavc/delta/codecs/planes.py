@@ -143,8 +143,8 @@ def best_split(lanes: Lanes) -> int:
 
 
 def planes_nbits(planes: Bytes) -> float:
-    """An estimate of the bits that these planes take: what Huffman codes of their bytes do, or what storing does."""
-    return sum(_plane_nbits(plane) for plane in planes)
+    """An estimate of the bits that `pack_lanes` takes for these planes: Huffman codes or stored bytes, and its table."""
+    return 8 * (1 + len(planes) * _ENTRY.size) + sum(_plane_nbits(plane) for plane in planes)
 
 
 def _plane_nbits(plane: Bytes) -> float:
