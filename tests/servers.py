@@ -118,9 +118,11 @@ def temporary_directory(prefix):
 def s3_server():
     """Run SeaweedFS and yield the address of its S3 endpoint."""
     with temporary_directory("deltavc-s3-") as directory:
-        process, ports = start_s3(directory)
+        process, ports, log = start_s3(directory)
         try:
             yield f"http://127.0.0.1:{ports['s3.port']}"
+            if process.poll() is not None:
+                raise RuntimeError(f"the S3 server ended by itself:\n{tail(log)}")
         finally:
             stop(process, ports)
 
@@ -141,9 +143,13 @@ def start_s3(directory, attempts=4):
                 s3_command(home, ports), stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=end_with_us
             )
         if answers(f"http://127.0.0.1:{ports['s3.port']}", process):
-            return process, ports
+            return process, ports, log
         stop(process, ports)
-    raise RuntimeError(f"the S3 server did not start:\n{log.read_text(errors='replace')[-4000:]}")
+    raise RuntimeError(f"the S3 server did not start:\n{tail(log)}")
+
+
+def tail(log):
+    return log.read_text(errors="replace")[-4000:]
 
 
 def s3_command(home, ports):
@@ -163,7 +169,8 @@ def s3_command(home, ports):
         f"-s3.config={home / 'identities.json'}",
         "-s3.autoCreateBucket=false",
         "-s3.iam=false",
-        "-s3.port.iceberg=0",
+        "-s3.port.iceberg=0",  # its port, like the next, is fixed otherwise
+        "-s3.port.lance=0",
         f"-filer.localSocket={home / 'filer.sock'}",
         f"-s3.localSocket={home / 's3.sock'}",
         *(f"-{name}={port}" for name, port in ports.items()),
