@@ -1,0 +1,80 @@
+"""A real store, one call of which fails: before it lands, or after it landed, when only the answer is lost."""
+
+import contextlib
+import threading
+
+from deltavc.errors import StoreUnavailable
+from deltavc.store.objects import open_store
+
+WRITES = ("put", "create", "put_path", "delete")
+READS = ("get", "get_path", "list", "stat")
+
+
+class FaultyStore:
+    """Passes everything on to a store, but for what `failing` or `losing_answers` says."""
+
+    remote = False
+
+    def __init__(self, store):
+        self._store = store
+        self._lock = threading.Lock()
+        self._plan = None
+        self.calls = []
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+        if name not in WRITES + READS:
+            return found
+
+        def call(*args, **kwargs):
+            with self._lock:
+                self.calls.append((name, args[0] if args else ""))
+                plan = self._plan
+                fail = plan is not None and plan(name, args)
+            if fail == "before":
+                raise StoreUnavailable(self.url, name, "injected, the request was lost")
+            if isinstance(fail, BaseException):
+                raise fail
+            result = found(*args, **kwargs)
+            if name == "list":
+                result = list(result)
+            if fail == "after":
+                raise StoreUnavailable(self.url, name, "injected, the answer was lost")
+            return iter(result) if name == "list" else result
+
+        return call
+
+    @contextlib.contextmanager
+    def failing(self, nth, how, names=WRITES + READS):
+        """Let the nth call (from 1) of these names fail; what is yielded tells whether it did."""
+        fired = []
+        count = 0
+
+        def plan(name, args):
+            nonlocal count
+            if name not in names:
+                return None
+            count += 1
+            if count != nth:
+                return None
+            fired.append((name, args[0] if args else ""))
+            return how
+
+        self._plan = plan
+        try:
+            yield fired
+        finally:
+            self._plan = None
+
+    @contextlib.contextmanager
+    def down(self, how="before", names=WRITES + READS, when=lambda key: True):
+        """Let every call of these names, on keys that `when` picks, fail until further notice."""
+        self._plan = lambda name, args: how if name in names and when(args[0] if args else "") else None
+        try:
+            yield
+        finally:
+            self._plan = None
+
+
+def faulty(url):
+    return FaultyStore(open_store(url))

@@ -1,0 +1,253 @@
+"""Every call of the store fails once, before it lands and after: a commit happens wholly or not at all."""
+
+import itertools
+import secrets
+import sqlite3
+import threading
+
+import pytest
+import torch
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+import deltavc
+from deltavc import opening
+from deltavc.errors import (
+    BranchMoved,
+    CommitAbandoned,
+    CommitInDoubt,
+    DatabaseUnavailable,
+    DeltavcError,
+    StoreDenied,
+    StoreFull,
+    StoreUnavailable,
+)
+from deltavc.repo import Repo
+from deltavc.store.objects import open_store
+from tests.faults import WRITES, FaultyStore
+
+
+def state_at(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "w": torch.randn(40, 30, generator=generator).bfloat16(),
+        "b": torch.randn(7, generator=generator),
+        f"only.{seed % 2}": torch.full((3,), seed),
+    }
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def repo():
+    url = f"memory://faults-{secrets.token_hex(4)}"
+    deltavc.init(url).close()
+    store = FaultyStore(open_store(url))
+    with opened(store) as repo:
+        repo.store = store
+        repo.again = lambda: deltavc.open(url)
+        yield repo
+
+
+def opened(store):
+    """A repository on a store of our own."""
+    repository_id = opening._read_marker(store)
+    return Repo(store, opening._index("sqlite://", store, repository_id), repository_id)
+
+
+def committed_steps(repo):
+    """What a stranger with an empty database finds."""
+    with repo.again() as fresh:
+        found = {}
+        for version in fresh.log("main"):
+            assert same(fresh.checkout(version.id), state_at(version.step))
+            found[version.step] = version.id
+        return list(reversed(found))
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["commit", "commit_async"])
+def test_a_commit_happens_wholly_or_not_at_all(repo, how, asynchronous):
+    step = 0
+    with repo.writer("main") as writer:
+        writer.commit(state_at(0), step=0)
+        expected = [0]
+        for nth in itertools.count(1):
+            step += 1
+            with repo.store.failing(nth, how) as fired:
+                try:
+                    if asynchronous:
+                        writer.commit_async(state_at(step), step=step).result()
+                    else:
+                        writer.commit(state_at(step), step=step)
+                    committed = True
+                except CommitInDoubt:
+                    committed = None
+                except DeltavcError:
+                    committed = False
+            writer.move("main") if committed is None else None
+            found = committed_steps(repo)
+            assert found in ([*expected, step], expected)
+            if committed is not None:
+                assert (found[-1] == step) == committed
+            expected = found
+            step += 1
+            writer.commit(state_at(step), step=step)
+            expected.append(step)
+            assert committed_steps(repo) == expected
+            if not fired:
+                break
+    assert nth > 5  # the fault did fire, at every store call a commit makes
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_a_first_commit_happens_wholly_or_not_at_all(how):
+    for nth in itertools.count(1):
+        url = f"memory://first-{secrets.token_hex(4)}"
+        deltavc.init(url).close()
+        store = FaultyStore(open_store(url))
+        with opened(store) as repo, store.failing(nth, how) as fired:
+            try:
+                repo.commit(state_at(1), step=1)
+                committed = True
+            except CommitInDoubt:
+                committed = None
+            except DeltavcError:
+                committed = False
+        with deltavc.open(url) as fresh:
+            if "main" in fresh.branches():
+                assert committed is not False
+                assert same(fresh.checkout(), state_at(1))
+            else:
+                assert not committed
+                fresh.commit(state_at(2), step=2)
+                assert same(fresh.checkout(), state_at(2))
+        if not fired:
+            break
+    assert nth > 5
+
+
+@pytest.mark.parametrize("error", [StoreFull("memory://x", "put"), StoreDenied("memory://x", "put", "no")])
+def test_a_full_or_forbidding_store_leaves_the_writer_usable(repo, error):
+    with repo.writer("main") as writer:
+        writer.commit(state_at(0), step=0)
+        for nth in itertools.count(1):
+            with repo.store.failing(nth, error, WRITES) as fired:
+                try:
+                    writer.commit(state_at(nth), step=nth)
+                except type(error):
+                    assert fired
+                    assert writer.version == repo.version("main").id
+                    writer.commit(state_at(nth), step=nth)
+            if not fired:
+                break
+        assert nth > 3
+    assert committed_steps(repo) == list(range(nth + 1))
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_a_rollback_moves_all_or_nothing(repo, how):
+    with repo.writer("main") as writer:
+        for step in range(3):
+            writer.commit(state_at(step), step=step)
+        for nth in itertools.count(1):
+            writer.move("main")
+            with repo.store.failing(nth, how) as fired:
+                try:
+                    writer.rollback("step:1", "test")
+                except CommitInDoubt:
+                    writer.move("main")
+                except DeltavcError:
+                    pass
+            writer.move("main")
+            head = repo.version("main").step
+            assert head in (1, 2)
+            if head == 1:
+                writer.commit(state_at(2), step=2)
+            assert committed_steps(repo) == [0, 1, 2]
+            if not fired:
+                break
+    assert nth > 1
+
+
+def test_in_doubt_is_settled_at_the_next_call_when_the_entry_landed(repo):
+    with repo.writer("main") as writer:
+        writer.commit(state_at(0), step=0)
+        refs = lambda key: key.startswith("refs/")  # noqa: E731
+        with repo.store.down("after", when=refs), pytest.raises(CommitInDoubt):
+            writer.commit(state_at(1), step=1)
+        writer.commit(state_at(2), step=2)
+    assert committed_steps(repo) == [0, 1, 2]
+
+
+def test_in_doubt_is_settled_at_the_next_call_when_the_entry_was_lost(repo):
+    with repo.writer("main") as writer:
+        writer.commit(state_at(0), step=0)
+        refs = lambda key: key.startswith("refs/")  # noqa: E731
+        with repo.store.down("before", when=refs), pytest.raises(CommitInDoubt):
+            writer.commit(state_at(1), step=1)
+        with repo.again() as other:
+            other.commit(state_at(5), step=5)  # somebody else takes the place
+        with pytest.raises(BranchMoved):
+            writer.commit(state_at(2), step=2)
+        writer.move("main")
+        writer.commit(state_at(3), step=3)
+    assert committed_steps(repo) == [0, 5, 3]
+
+
+def test_commits_behind_a_failure_are_abandoned_and_the_base_goes_back(repo):
+    with repo.writer("main", max_in_flight=3) as writer:
+        writer.commit(state_at(0), step=0)
+        gate = threading.Event()
+        with repo.store.down("before", WRITES, when=lambda key: key.startswith("packs/") and gate.wait(30)):
+            futures = [writer.commit_async(state_at(step), step=step) for step in (1, 2, 3)]
+            gate.set()
+            errors = [future.exception() for future in futures]
+        assert [type(error) for error in errors] == [StoreUnavailable, CommitAbandoned, CommitAbandoned]
+        writer.commit(state_at(4), step=4)
+    assert committed_steps(repo) == [0, 4]
+
+
+def test_a_moved_branch_is_told_and_move_goes_on(repo):
+    with repo.writer("main") as writer, repo.again() as other:
+        writer.commit(state_at(0), step=0)
+        other.commit(state_at(1), step=1)
+        with pytest.raises(BranchMoved) as told:
+            writer.commit(state_at(2), step=2)
+        assert told.value.found == other.version("main").id
+        with pytest.raises(BranchMoved):  # never reparents silently
+            writer.commit(state_at(2), step=2)
+        writer.move("main")
+        writer.commit(state_at(2), step=2)
+    assert committed_steps(repo) == [0, 1, 2]
+
+
+def test_a_database_that_fails_at_any_statement_fails_no_commit_that_landed(repo):
+    engine = repo._index.engine
+    failing, count = 0, 0
+
+    def fail(*_):
+        nonlocal count
+        count += 1
+        if count == failing:
+            raise OperationalError("injected", {}, sqlite3.OperationalError("disk I/O error"))
+
+    event.listen(engine, "before_cursor_execute", fail)
+    expected = []
+    with repo.writer("main") as writer:
+        for step in itertools.count():
+            failing, count = step, 0
+            try:
+                writer.commit(state_at(step), step=step)
+                expected.append(step)
+            except DatabaseUnavailable:
+                failing = 0
+                writer.move("main")
+            if step > 1 and count < step:
+                break
+    event.remove(engine, "before_cursor_execute", fail)
+    assert committed_steps(repo) == expected
+    assert [version.step for version in repo.log()] == expected[::-1]
+    assert step > 10
