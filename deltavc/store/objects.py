@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 
+from deltavc.errors import StoreUnfit
 from deltavc.store.urls import locate
 
 Body: TypeAlias = bytes | bytearray | memoryview
@@ -129,7 +130,7 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         storage_options: for S3, what s3fs.S3FileSystem takes: key, secret, client_kwargs and so on.
 
     Raises:
-        StoreUnfit: deltavc has no store for this URL, or the store takes no such options.
+        StoreUnfit: deltavc has no store for this URL, or what it needs is not installed.
     """
     where = locate(url)
     options = dict(storage_options or {})
@@ -143,8 +144,10 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, Any] |
 
             return MemoryStore.named(where.place)
         case _:
-            from deltavc.store.s3 import S3Store
-
+            try:
+                from deltavc.store.s3 import S3Store
+            except ModuleNotFoundError as error:
+                raise StoreUnfit(where.url, f"{error.name} is not installed; pip install 'deltavc[s3]'") from error
             if where.key is not None:
                 options |= {"key": where.key, "secret": where.secret}
             return S3Store(where.place, options)

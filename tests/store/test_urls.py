@@ -83,3 +83,9 @@ def test_importing_stores_imports_no_file_system_library():
 def test_memory_stores_of_one_name_are_one_store():
     open_store("memory://shared").put("x", b"1")
     assert open_store("memory://shared/").get("x") == b"1"
+
+
+def test_a_missing_library_is_named_with_what_installs_it():
+    code = "import sys; sys.modules['s3fs'] = None; import deltavc.store as s; s.open_store('s3://bucket/x')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "s3fs is not installed; pip install 'deltavc[s3]'" in ran.stderr
