@@ -1,0 +1,157 @@
+"""Commits in the background: what is read is what is committed, whatever the caller does next."""
+
+import secrets
+import threading
+
+import pytest
+import torch
+
+import deltavc
+from deltavc.errors import EncodeMismatch, UnsupportedDtype, WriterBusy, WriterClosed
+from deltavc.store.objects import open_store
+from tests.faults import WRITES, FaultyStore
+from tests.test_faults import committed_steps, opened, state_at
+
+
+@pytest.fixture
+def repo():
+    url = f"memory://async-{secrets.token_hex(4)}"
+    deltavc.init(url).close()
+    with opened(FaultyStore(open_store(url))) as repo:
+        repo.store = repo._store
+        repo.again = lambda: deltavc.open(url)
+        yield repo
+
+
+class Held:
+    """While entered, nothing reaches the store; then everything does."""
+
+    def __init__(self, store):
+        self._store = store
+        self._gate = threading.Event()
+
+    def __enter__(self):
+        self._store._plan = lambda name, args: self._gate.wait(60) and None if name in WRITES else None
+        return self
+
+    def open(self):
+        self._gate.set()
+
+    def __exit__(self, *error):
+        self._gate.set()
+        self._store._plan = None
+
+
+@pytest.mark.parametrize("keep", ["device", "host", "disk"])
+def test_changing_the_state_after_commit_async_returned_changes_nothing(repo, keep):
+    state = state_at(0)
+    with repo.writer("main", keep=keep, max_in_flight=3) as writer, Held(repo.store) as held:
+        futures = []
+        for step in range(3):
+            state = {name: tensor.clone() for name, tensor in state_at(step).items()}
+            futures.append(writer.commit_async(state, step=step))
+            for tensor in state.values():
+                tensor.zero_()
+        assert not any(future.done() for future in futures)
+        held.open()
+        assert [future.result().step for future in futures] == [0, 1, 2]
+    assert committed_steps(repo) == [0, 1, 2]
+
+
+def test_files_may_change_after_commit_async_returned(repo, tmp_path):
+    path = tmp_path / "optimizer.bin"
+    path.write_bytes(b"before")
+    content = bytearray(b"rng before")
+    with repo.writer("main") as writer, Held(repo.store) as held:
+        future = writer.commit_async(state_at(0), step=0, files={"optimizer.bin": path, "rng": content})
+        path.write_bytes(b"after!")
+        content[:] = b"rng after!"
+        held.open()
+        version = future.result()
+    assert repo.read_file(version.id, "optimizer.bin") == b"before"
+    assert repo.read_file(version.id, "rng") == b"rng before"
+
+
+def test_a_busy_writer_refuses_when_asked_to(repo):
+    with repo.writer("main", on_busy="error") as writer, Held(repo.store) as held:
+        first = writer.commit_async(state_at(0), step=0)
+        with pytest.raises(WriterBusy):
+            writer.commit_async(state_at(1), step=1)
+        held.open()
+        first.result()
+        writer.commit(state_at(2), step=2)
+    assert committed_steps(repo) == [0, 2]
+
+
+def test_a_busy_writer_waits_by_default(repo):
+    with repo.writer("main") as writer:
+        futures = [writer.commit_async(state_at(step), step=step) for step in range(5)]
+        assert [future.result().step for future in futures] == list(range(5))
+    assert committed_steps(repo) == list(range(5))
+
+
+def test_a_busy_writer_coalesces_into_the_newest_state(repo):
+    with repo.writer("main", on_busy="coalesce") as writer:
+        writer.commit(state_at(0), step=0)
+        with Held(repo.store) as held:
+            futures = [writer.commit_async(state_at(step), step=step) for step in range(1, 6)]
+            held.open()
+            landed = [future.result().step for future in futures]
+        writer.commit(state_at(6), step=6)
+    assert landed[0] in (1, 5)  # whether its landing had begun when the second came
+    assert landed[1:] == [5, 5, 5, 5]
+    assert committed_steps(repo) == sorted({0, *landed, 6})
+
+
+def test_a_state_that_cannot_be_read_leaves_the_writer_where_it_was(repo):
+    with repo.writer("main") as writer:
+        version = writer.commit(state_at(0), step=0)
+        with pytest.raises(UnsupportedDtype):
+            writer.commit({"w": torch.zeros(3, dtype=torch.uint8).view(torch.bits8)}, step=1)
+        assert writer.version == version.id
+        writer.commit(state_at(2), step=2)
+    assert committed_steps(repo) == [0, 2]
+
+
+def test_a_codec_that_does_not_give_back_what_it_was_given_is_noticed_before_upload(repo, monkeypatch):
+    from deltavc.delta import codecs
+
+    honest = codecs.codec("raw")
+
+    class Flips:
+        name, kind, operation = "raw", "dense", "add"
+
+        def encode(self, change, num_lanes):
+            payload = bytearray(honest.encode(change, num_lanes))
+            payload[0] ^= 1
+            return bytes(payload)
+
+        decode = staticmethod(honest.decode)
+
+    with repo.writer("main") as writer:
+        writer.commit(state_at(0), step=0)
+        with monkeypatch.context() as patch:
+            patch.setitem(codecs._codecs(), "raw", Flips())
+            with pytest.raises(EncodeMismatch):
+                writer.commit(state_at(1), step=1, codec="raw")
+        writer.commit(state_at(2), step=2)
+    assert committed_steps(repo) == [0, 2]
+
+
+def test_a_closed_writer_says_so(repo):
+    writer = repo.writer("main")
+    future = writer.commit_async(state_at(0), step=0)
+    writer.close()
+    writer.close()
+    assert future.result().step == 0
+    with pytest.raises(WriterClosed):
+        writer.commit(state_at(1), step=1)
+
+
+def test_an_interrupt_gives_up_what_has_not_landed(repo):
+    with pytest.raises(KeyboardInterrupt), repo.writer("main") as writer, Held(repo.store) as held:  # noqa: PT012
+        writer.commit_async(state_at(0), step=0)
+        threading.Timer(0.2, held.open).start()
+        raise KeyboardInterrupt
+    assert "main" not in repo.branches() or committed_steps(repo) == [0]
+    repo.commit(state_at(1), step=1)
