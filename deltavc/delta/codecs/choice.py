@@ -1,4 +1,4 @@
-"""Which codec: the size that each would reach, estimated from a few thousand lanes.
+"""Which codec: each is tried on a few thousand lanes of the change.
 
 A sparse change is sampled as the dense one it stands for, so that a change gets the same codec in either form.
 """
@@ -6,17 +6,19 @@ A sparse change is sampled as the dense one it stands for, so that a change gets
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from deltavc.change import Change, Dense, Sparse
-from deltavc.delta.codecs.planes import Lanes, best_split, planes_nbits, sample, sample_starts, split_lanes
-from deltavc.delta.codecs.sparse import gaps_nbits, values_nbits
+from deltavc.delta.codecs.planes import Lanes, Planes, sample, sample_starts
+from deltavc.delta.codecs.sparse import SparseGaps
 
 _SAMPLE = 16384
 _SURELY_SPARSE = 0.05
-"""Below this density planes, at a bit a lane or more, never win."""
+"""Below this density planes, at a bit a lane or nearly, never win."""
 
-_SMALL = 64
-"""Bytes of lanes up to which a table of planes is not worth its own size."""
+_ADVANTAGE = 0.97
+"""What another codec has to save before it is taken: sparse takes more memory than planes, and planes more time
+than raw."""
 
 
 def choose(change: Change, num_lanes: int) -> str:
@@ -24,13 +26,16 @@ def choose(change: Change, num_lanes: int) -> str:
     if isinstance(change, Sparse) and change.num_changes < _SURELY_SPARSE * num_lanes:
         return "sparse"
     lanes = sample(change.values.numpy(), _SAMPLE) if isinstance(change, Dense) else _dense_sample(change, num_lanes)
-    stored = 8.0 * lanes.nbytes
-    planes = planes_nbits(split_lanes(lanes, best_split(lanes)))
     positions = np.flatnonzero(lanes)
-    sparse = gaps_nbits(positions) + values_nbits(lanes[positions]) if positions.size else 0.0
-    if sparse < min(planes, stored):
-        return "sparse"
-    return "raw" if num_lanes * lanes.itemsize <= _SMALL or planes > 0.98 * stored else "planes"
+    few = Sparse("add", torch.from_numpy(positions), torch.from_numpy(lanes[positions]))
+    name, best = "raw", float(lanes.nbytes)
+    for other, nbytes in (
+        ("planes", len(Planes().encode(Dense("add", torch.from_numpy(lanes)), lanes.size))),
+        ("sparse", len(SparseGaps().encode(few, lanes.size))),
+    ):
+        if nbytes < _ADVANTAGE * best:
+            name, best = other, nbytes
+    return name
 
 
 def _dense_sample(change: Sparse, num_lanes: int) -> Lanes:

@@ -143,7 +143,7 @@ def best_split(lanes: Lanes) -> int:
 
 
 def planes_nbits(planes: Bytes) -> float:
-    """An estimate of the bits that `pack_lanes` takes for these planes: Huffman codes or stored bytes, and its table."""
+    """An estimate of the bits that `pack_lanes` takes for these planes, Huffman-coded or stored, and its table."""
     return 8 * (1 + len(planes) * _ENTRY.size) + sum(_plane_nbits(plane) for plane in planes)
 
 

@@ -136,16 +136,6 @@ def _check_end(words: Words, bit: int) -> None:
         raise BadPayload("a bit string that is not padded with zeros")
 
 
-def values_nbits(values: Lanes) -> float:
-    """An estimate of the bits that these values take, written either way."""
-    return min(_signs_nbits(values), _planes_nbits(values))
-
-
-def gaps_nbits(positions: Positions) -> float:
-    """An estimate of the bits that these positions, in a large box, take."""
-    return float(cpu_bits.plan_gaps(positions, 26, _ks(positions)))
-
-
 def _prefer_planes(values: Lanes) -> bool:
     return _planes_nbits(values) < _signs_nbits(values)
 

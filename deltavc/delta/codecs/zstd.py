@@ -3,8 +3,8 @@
     level 1         for data with repetitions
     entropy only    for data that is skewed but never repeats, such as the exponents of weights: a hash table of 64
                     entries and matches of at least 7 bytes find next to nothing, so every byte is Huffman-coded.
-                    On the exponents of a 22M model in bf16 0.331 of raw against 0.364 for level 1 and 0.329 for
-                    zlib's Huffman-only deflate, at 2.4 and 4.9 times their speed.
+                    Within 1 % of the size of zlib's Huffman-only deflate, and several times faster both ways;
+                    the matches that level 1 finds in such data cost more than they save.
 
 Both are ordinary frames (RFC 8878) that any decoder reads.
 """
