@@ -109,7 +109,7 @@ class RepositoryExists(DeltavcError):
     reason: str = "there is a deltavc.json in it already"
 
     kind = "repository_exists"
-    hint = "Open it with deltavc.open(url), or name an empty place."
+    hint = "Open it with deltavc.open(url) or --repo URL, or name an empty place."
 
     def __str__(self) -> str:
         return f"{self.url} cannot become a new repository: {self.reason}"

@@ -87,9 +87,18 @@ def open_repository(url: str | Path, db: str | None = None, storage_options: Map
     return Repo(store, index, repository_id)
 
 
-def upgrade_database(url: str | Path, db: str | None = None) -> tuple[str | None, str]:
-    """Bring a repository's database to this release's schema. Returns the revisions before and after."""
-    store = open_store(url)
+def upgrade_database(
+    url: str | Path, db: str | None = None, storage_options: Mapping[str, Any] | None = None
+) -> tuple[str | None, str]:
+    """Bring a repository's database to this release's schema. Returns the revisions before and after.
+
+    Raises:
+        NotARepository: there is none; no database is made for it.
+        SchemaTooNew, DatabaseNeeded, DatabaseUnavailable; StoreError
+    """
+    store = open_store(url, storage_options)
+    if _read_marker(store) is None:
+        raise NotARepository(store.url)
     return schema.upgrade(open_database(_database_url(store, db)))
 
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from deltavc.errors import BadCheckpoint, BranchMoved, CorruptObject, RefExists, UnknownRef
 from deltavc.lineage import names
+from deltavc.lineage.database import redact
 from deltavc.lineage.history import Totals
 from deltavc.lineage.index import Index
-from deltavc.lineage.records import RefEntry
+from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve, resolve_range
 from deltavc.metadata import default_author
@@ -62,6 +63,11 @@ class Repo:
     def url(self) -> str:
         """Where the repository is, without credentials."""
         return self._store.url
+
+    @property
+    def database(self) -> str:
+        """Where its database is, without a password."""
+        return redact(self._index.engine)
 
     # --- commit ---
 
@@ -276,6 +282,17 @@ class Repo:
             for tensor in layout.tensors
         ]
 
+    def edges(self, ref: str = "main") -> list[EdgeRecord]:
+        """How the weights of a version are stored: deltas and snapshots. Raises UnknownRef, AmbiguousRef."""
+        return self._index.edges_into(self.resolve(ref))
+
+    def behind(self) -> list[str]:
+        """Full names of the refs that have moves the database does not know yet. Reads only; refs are listed."""
+        known = [names.BRANCHES + name for name in self._index.branches()]
+        known += [names.TAGS + name for name in self._index.tags()]
+        heads = {ref: self._index.head(ref) for ref in self._refs.names(known)}
+        return [ref for ref, head in heads.items() if self._refs.newest(ref, head) != head]
+
     def stats(self) -> Totals:
         """How much there is: versions, refs, edges, packs, bytes."""
         self._index.catch_up_all()
@@ -292,6 +309,14 @@ class Repo:
         """Every tag and the id of the version it is at."""
         self._index.catch_up_all()
         return self._index.tags()
+
+    def names(self) -> dict[str, list[str]]:
+        """Full names of the branches and tags at each version, by id, as the database knows them."""
+        found: dict[str, list[str]] = {}
+        for kind, refs in ((names.BRANCHES, self._index.branches()), (names.TAGS, self._index.tags())):
+            for name, version in refs.items():
+                found.setdefault(version, []).append(kind + name)
+        return found
 
     def branch(self, name: str, at: str = "main") -> Version:
         """Make a branch at a version. Raises BadRefName, RefExists, UnknownRef, AmbiguousRef."""

@@ -1,0 +1,37 @@
+"""deltavc init: make a repository, and a config.toml that leads to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from .options import Settings, pass_output
+from .output import Output
+
+
+@click.command()
+@click.argument("url")
+@pass_output
+def init(settings: Settings, out: Output, url: str) -> None:
+    """Make a repository at URL.
+
+    URL is a local path, file:///path or s3://bucket/prefix. A remote repository needs a database: --db.
+    Writes .deltavc/config.toml here, so that commands in this folder and below find the repository.
+    """
+    import deltavc
+
+    from . import config
+
+    folder = Path.cwd()
+    if (folder / config.FILE).exists():
+        raise click.UsageError(f"{folder / config.FILE} is there already: work in another folder, or remove it")
+    if url.startswith("memory:"):
+        raise click.UsageError("a memory:// repository would end with this command")
+    place = config.Place(url, settings.db or os.environ.get("DELTAVC_DB") or None, settings.storage_options)
+    with deltavc.init(place.repo, place.db, place.storage_options) as repo:
+        left_out = config.write(folder, place)
+        out.initialized(repo.url, repo.database, str(config.FILE))
+    for what in left_out:
+        out.note(f"not written to {config.FILE}: {what}; the environment has to hold it from now on")

@@ -1,0 +1,32 @@
+"""deltavc log: the history of a ref."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import pass_repo
+from .output import Output
+
+if TYPE_CHECKING:
+    from deltavc.repo import Repo
+
+
+@click.command()
+@click.argument("ref", default="main", metavar="[REF | A..B]")
+@click.option("-n", "--limit", type=click.IntRange(min=0), help="How many at most.")
+@click.option("--oneline", is_flag=True, help="A line for each.")
+@click.option("--graph", is_flag=True, help="Draw where branches part and meet.")
+@click.option("--all", "every", is_flag=True, help="Every version ever committed, rolled-back ones too.")
+@click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
+@pass_repo
+def log(
+    repo: Repo, out: Output, ref: str, limit: int | None, oneline: bool, graph: bool, every: bool, first_parent: bool
+) -> None:
+    """Show the history of REF (default: main), newest first.
+
+    A..B shows what B has and A has not. Ids are followed by the branches and tags there.
+    """
+    versions = repo.log(ref, limit, all=every, first_parent=first_parent)
+    out.log(versions, repo.names(), oneline=oneline, graph=graph)

@@ -1,0 +1,200 @@
+"""Where results and remarks go: results to stdout as text or JSON, everything else to stderr.
+
+Each kind of result has one method here, which knows its two forms; `texts` writes the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import texts
+from .failures import OutputClosed
+
+if TYPE_CHECKING:
+    from deltavc.diff import Diff
+    from deltavc.lineage.history import Totals
+    from deltavc.lineage.records import EdgeRecord, RefEntry
+    from deltavc.version import Version
+
+
+class Output:
+    """Prints results of commands.
+
+    as_json: as one JSON document. quiet: no progress and no notes. verbose: 1 logs what is done, 2 how.
+    """
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: int = 0) -> None:
+        self._as_json = as_json
+        self._quiet = quiet
+        self._color = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        _log_to_stderr(logging.ERROR if quiet else [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)])
+
+    # --- results ---
+
+    def initialized(self, url: str, database: str, config: str) -> None:
+        """A new repository, and the configuration that leads to it."""
+        self._print(
+            {"repository": url, "database": database, "config": config},
+            [f"new repository at {url}", f"database {database}", f"wrote {config}"],
+        )
+
+    def committed(self, version: Version) -> None:
+        """A version that was just made."""
+        self._print(version.as_json() | {"timings": dict(version.timings)}, texts.committed(version))
+
+    def moved(self, branch: str, version: Version) -> None:
+        """A branch that was moved to a version, or made at it."""
+        self._print({"branch": branch, "version": version.as_json()}, [f"{branch} is at {texts.brief(version)}"])
+
+    def tagged(self, tag: str, version: Version) -> None:
+        """A tag that was made."""
+        self._print({"tag": tag, "version": version.as_json()}, [f"{tag} names {texts.brief(version)}"])
+
+    def deleted(self, what: str, name: str) -> None:
+        """A branch or tag that is no more."""
+        self._print({"deleted": name}, [f"deleted {what} {name}"])
+
+    def checked_out(self, version: str, directory: str, timings: Mapping[str, float]) -> None:
+        """A version that was written to a directory."""
+        self._print(
+            {"version": version, "directory": directory, "timings": dict(timings)},
+            [f"{version[:12]} is in {texts.plain(directory)}"],
+        )
+
+    def log(
+        self, versions: Sequence[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
+    ) -> None:
+        """A history; `names` are the refs at each version."""
+        told = ([version.as_json() | {"refs": list(names.get(version.id, ()))} for version in versions],)
+        self._print(*told, texts.log(versions, names, oneline=oneline, graph=graph))
+
+    def show(
+        self,
+        version: Version,
+        names: Sequence[str],
+        edges: Sequence[EdgeRecord],
+        layout: Sequence[Mapping[str, Any]],
+        *,
+        tensors: bool,
+    ) -> None:
+        """Everything that is known of a version; `tensors` lists them one by one."""
+        told = version.as_json() | {
+            "refs": list(names),
+            "num_tensors": len(layout),
+            "edges": [
+                {"id": edge.id, "base": edge.base, "nbytes": edge.nbytes, "changed_lanes": edge.changes}
+                for edge in edges
+            ],
+        }
+        if tensors:
+            told["tensors"] = list(layout)
+        self._print(told, texts.show(version, names, edges, layout, tensors=tensors))
+
+    def diff(self, diff: Diff, *, all_tensors: bool) -> None:
+        """Two versions compared."""
+        self._print(diff.as_json(), texts.diff(diff, all_tensors=all_tensors))
+
+    def refs(self, refs: Mapping[str, Version]) -> None:
+        """Branches or tags, and where they are."""
+        self._print([{"name": name, "version": version.as_json()} for name, version in refs.items()], texts.refs(refs))
+
+    def reflog(self, branch: str, entries: Sequence[RefEntry]) -> None:
+        """The moves of a branch, newest first."""
+        told = [
+            {"sequence": entry.sequence, "old": entry.old, "new": entry.new}
+            | {"who": entry.who, "when": entry.when, "why": entry.why}
+            for entry in entries
+        ]
+        self._print(told, texts.reflog(branch, entries))
+
+    def identified(self, versions: Sequence[Version]) -> None:
+        """Versions that hold the weights that were asked for."""
+        self._print([version.as_json() for version in versions], [texts.brief(version) for version in versions])
+
+    def status(
+        self,
+        repository: Mapping[str, str],
+        behind: Sequence[str],
+        branches: Mapping[str, Version],
+        tags: Mapping[str, Version],
+    ) -> None:
+        """A repository: its `url`, `id` and `database`, the refs that its database did not have, its heads."""
+        told: dict[str, Any] = {**repository, "behind": list(behind)}
+        for what, refs in (("branches", branches), ("tags", tags)):
+            told[what] = {name: version.as_json() for name, version in refs.items()}
+        self._print(told, texts.status(repository, behind, branches, tags))
+
+    def stats(self, totals: Totals) -> None:
+        """How much there is."""
+        self._print(dataclasses.asdict(totals), texts.stats(totals))
+
+    def upgraded(self, before: str | None, after: str) -> None:
+        """A database whose schema was brought up to date."""
+        said = f"the schema is {after}" + (" already" if before == after else f", was {before or 'none'}")
+        self._print({"before": before, "after": after}, [said])
+
+    def raw(self, text: str) -> None:
+        """Text that has no other form: a completion script."""
+        self._write(text)
+
+    # --- remarks ---
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is no result."""
+        if not self._quiet:
+            click.echo(text, err=True)
+
+    @contextlib.contextmanager
+    def progress(self, doing: str) -> Iterator[None]:
+        """Show on a terminal that something takes its time."""
+        if self._quiet or sys.stderr is None or not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            bar.add_task(texts.plain(doing), total=None)
+            yield
+
+    # --- inside ---
+
+    def _print(self, value: Any, lines: Iterable[str]) -> None:
+        # ASCII, so that any terminal and any locale takes it.
+        self._write(json.dumps(value, indent=2) if self._as_json else "\n".join(lines))
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        try:
+            click.echo(text, color=self._color)
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+
+
+class _Stderr(logging.Handler):
+    """Logs to whatever standard error is at the time, which a progress display replaces; without secrets."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from deltavc.store.urls import redact
+
+        print(redact(self.format(record)), file=sys.stderr)
+
+
+def _log_to_stderr(level: int) -> None:
+    """Show our own log. Other libraries' may hold secrets, and stay as Python leaves them: warnings only."""
+    handler = _Stderr()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("deltavc")
+    logger.handlers = [handler]
+    logger.setLevel(level)

@@ -1,0 +1,256 @@
+"""Results as lines of text for people. Pure: values in, lines out.
+
+Whatever came from a repository may hold any character; `plain` makes it harmless to a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .graph import draw
+
+if TYPE_CHECKING:
+    from deltavc.diff import Diff, TensorDiff
+    from deltavc.lineage.history import Totals
+    from deltavc.lineage.records import EdgeRecord, RefEntry
+    from deltavc.version import Version
+
+SHORT = 12
+"""Digits of an id that people are shown."""
+
+
+# --- versions ---
+
+
+def brief(version: Version) -> str:
+    """A version in a line: id, step, first line of the message."""
+    return "  ".join([_id(version.short_id), *_step(version), _subject(version)]).rstrip()
+
+
+def committed(version: Version) -> Iterator[str]:
+    """A version that was just committed."""
+    yield f"[{plain(version.branch or '')}] {brief(version)}"
+    yield f"{_changed(version)}, {nbytes(version.stored_bytes)} stored"
+
+
+def log(
+    versions: Sequence[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
+) -> Iterator[str]:
+    """A history, newest first."""
+    blocks = [_line(version, names) if oneline else [*_block(version, names), ""] for version in versions]
+    if not graph:
+        for block in blocks:
+            yield from block
+        return
+    rows = draw([(version.id, version.parents) for version in versions])
+    for row, block in zip(rows, blocks, strict=True):
+        yield from row.before
+        for place, line in enumerate(block):
+            yield f"{row.node if place == 0 else row.rest}{line}".rstrip()
+        yield from row.after
+
+
+def show(
+    version: Version,
+    names: Sequence[str],
+    edges: Sequence[EdgeRecord],
+    layout: Sequence[Mapping[str, Any]],
+    *,
+    tensors: bool,
+) -> Iterator[str]:
+    """Everything that is known of a version."""
+    yield from _block(version, {version.id: names})
+    yield f"Branch:      {plain(version.branch) if version.branch else 'none'}"
+    yield f"Parents:     {' '.join(version.parents) or 'none'}"
+    yield f"Fingerprint: {version.fingerprint}"
+    yield f"Layout:      {version.layout}"
+    yield f"Tensors:     {len(layout)}, {version.num_lanes:,} lanes, {version.changed_lanes:,} written"
+    for edge in edges:
+        way = f"delta from {edge.base[:SHORT]}" if edge.base else "snapshot"
+        yield f"Stored as:   {way}, {nbytes(edge.nbytes)}"
+    for name, value in version.meta.items():
+        yield f"Meta:        {plain(name)} = {plain(json.dumps(value, ensure_ascii=False))}"
+    for name, size in version.files.items():
+        yield f"File:        {plain(name)}, {nbytes(size)}"
+    if tensors:
+        yield ""
+        yield from table(["tensor", "dtype", "shape", "tied to"], map(_tensor, layout))
+
+
+def _block(version: Version, names: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield f"{_id('version ' + version.id)}{_refs_at(version, names)}"
+    if len(version.parents) > 1:
+        yield f"Merge:   {' '.join(parent[:SHORT] for parent in version.parents)}"
+    yield f"Author:  {plain(version.author)}"
+    yield f"Date:    {version.time.astimezone():%Y-%m-%d %H:%M:%S %z}"
+    if version.step is not None:
+        yield f"Step:    {version.step}"
+    if version.metrics:
+        yield f"Metrics: {_metrics(version)}"
+    yield f"Size:    {nbytes(version.stored_bytes)} stored, {_changed(version)}"
+    if version.message:
+        yield ""
+        yield from (f"    {plain(line)}".rstrip() for line in version.message.splitlines())
+
+
+def _line(version: Version, names: Mapping[str, Sequence[str]]) -> list[str]:
+    parts = [_id(version.short_id) + _refs_at(version, names), *_step(version)]
+    if version.metrics:
+        parts.append(_metrics(version))
+    return ["  ".join([*parts, nbytes(version.stored_bytes), _changed(version), _subject(version)]).rstrip()]
+
+
+def _id(text: str) -> str:
+    return click.style(text, fg="yellow")
+
+
+def _refs_at(version: Version, names: Mapping[str, Sequence[str]]) -> str:
+    kinds = {"branches/": ("", "green"), "tags/": ("tag: ", "magenta")}
+    shown = []
+    for ref in names.get(version.id, ()):
+        kind, _, name = ref.partition("/")
+        prefix, color = kinds[f"{kind}/"]
+        shown.append(click.style(prefix + plain(name), fg=color))
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _step(version: Version) -> list[str]:
+    return [] if version.step is None else [f"step {version.step}"]
+
+
+def _subject(version: Version) -> str:
+    return plain(next(iter(version.message.splitlines()), ""))
+
+
+def _metrics(version: Version) -> str:
+    return " ".join(f"{plain(name)}={value:.6g}" for name, value in version.metrics.items())
+
+
+def _changed(version: Version) -> str:
+    return f"{share(version.changed_lanes, version.num_lanes)} changed"
+
+
+def _tensor(tensor: Mapping[str, Any]) -> list[str]:
+    shape = "x".join(map(str, tensor["shape"])) or "scalar"
+    return [plain(tensor["name"]), tensor["dtype"], shape, plain(tensor["tie"] or "")]
+
+
+# --- comparing ---
+
+
+def diff(diff: Diff, *, all_tensors: bool) -> Iterator[str]:
+    """Two versions compared: tensors that differ, those that do not in a line, and a total."""
+    shown = [tensor for tensor in diff.tensors if all_tensors or tensor.status != "same"]
+    rows = [_compared(plain(tensor.name), tensor) for tensor in shown]
+    rows.append(_compared("total", diff.total))
+    yield from table(["tensor", "", "changed", "of", "share", "largest step"], rows, right=(2, 3, 4, 5))
+    same = len(diff.tensors) - len(shown)
+    if same:
+        yield f"{same} {'tensor is' if same == 1 else 'tensors are'} unchanged"
+
+
+def _compared(name: str, tensor: TensorDiff) -> list[str]:
+    step = f"{tensor.largest_step:,} ulp" if tensor.largest_step else ""
+    return [
+        name,
+        tensor.status if tensor.status != "changed" else "",
+        f"{tensor.changed_elements:,}",
+        f"{tensor.num_elements:,}",
+        share(tensor.changed_elements, tensor.num_elements),
+        step,
+    ]
+
+
+# --- refs and repositories ---
+
+
+def refs(refs: Mapping[str, Version]) -> Iterator[str]:
+    """Branches or tags, and where they are."""
+    width = max(map(len, refs), default=0)
+    for name, version in refs.items():
+        yield f"{plain(name):{width}}  {brief(version)}"
+
+
+def reflog(branch: str, entries: Sequence[RefEntry]) -> Iterator[str]:
+    """The moves of a branch, newest first."""
+    rows = []
+    for back, entry in enumerate(entries):
+        new = entry.new[:SHORT] if entry.new else "deleted"
+        when = f"{entry.when[:10]} {entry.when[11:19]}Z"
+        rows.append([f"{plain(branch)}@{{{back}}}", new, when, plain(entry.who), plain(entry.why)])
+    yield from table(["", "version", "when", "who", "why"], rows)
+
+
+def status(
+    repository: Mapping[str, str], behind: Sequence[str], branches: Mapping[str, Version], tags: Mapping[str, Version]
+) -> Iterator[str]:
+    """A repository, its database and its heads."""
+    for name, value in repository.items():
+        yield f"{name:10}  {plain(value)}"
+    if behind:
+        yield f"The database was behind on {', '.join(map(plain, behind))}; it has caught up now."
+    else:
+        yield "The database is up to date."
+    for what, found in (("branches", branches), ("tags", tags)):
+        if found:
+            yield f"{what}:"
+            yield from (f"  {line}" for line in refs(found))
+    if not branches:
+        yield "There is no branch yet; `deltavc commit PATH` makes main."
+
+
+def stats(totals: Totals) -> Iterator[str]:
+    """How much there is."""
+    rows = [
+        ["versions", f"{totals.num_versions:,}"],
+        ["branches", f"{totals.num_branches:,}"],
+        ["tags", f"{totals.num_tags:,}"],
+        ["layouts", f"{totals.num_layouts:,}"],
+        ["snapshots", f"{totals.num_snapshots:,}"],
+        ["deltas", f"{totals.num_edges - totals.num_snapshots:,}"],
+        ["packs", f"{totals.num_packs:,}, {nbytes(totals.pack_bytes)}"],
+        ["files", nbytes(totals.file_bytes)],
+    ]
+    yield from (f"{name:10}  {value}" for name, value in rows)
+
+
+# --- words ---
+
+
+def nbytes(count: int) -> str:
+    """A size in bytes for people, in powers of 1000."""
+    size, units = float(count), iter(("kB", "MB", "GB", "TB", "PB"))
+    unit = "B"
+    while size >= 999.5:
+        size, unit = size / 1000, next(units)
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}" if size < 99.95 else f"{size:.0f} {unit}"
+
+
+def share(part: int, whole: int) -> str:
+    """A part of a whole as a percentage with two digits that mean something."""
+    percent = 100 * part / whole if whole else 0.0
+    return f"{percent:.1f} %" if percent >= 10 or not percent else f"{percent:.2g} %"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    """Rows in columns; those in `right` are aligned to the right."""
+    lines = [head, *rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+    for line in lines:
+        cells = zip(line, widths, range(len(head)), strict=True)
+        yield "  ".join(f"{text:{'>' if place in right else '<'}{width}}" for text, width, place in cells).rstrip()
+
+
+def plain(text: str) -> str:
+    """Text in one line that no terminal takes as a command: control characters are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if unicodedata.category(char)[0] != "C" else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
