@@ -50,7 +50,7 @@ def open_database(url: str) -> Engine:
         raise DatabaseUnavailable("(not a URL)", "a database is named by sqlite:///path or postgresql://...") from error
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
-    backend = parsed.drivername.partition("+")[0]
+    backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
         raise DatabaseUnavailable(redact(parsed), "only sqlite:// and postgresql:// databases are supported")
     try:
@@ -60,6 +60,8 @@ def open_database(url: str) -> Engine:
     except ImportError as error:
         reason = f"{error.name} is not installed: pip install 'deltavc[postgres]'"
         raise DatabaseUnavailable(redact(parsed), reason) from error
+    if not _in_memory(parsed):
+        _engines.add(engine)
     return engine
 
 
@@ -101,16 +103,18 @@ def _named_errors(engine: Engine) -> Iterator[None]:
 
 def _sqlite(url: URL) -> Engine:
     options: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}}
-    if in_memory := url.database in (None, "", ":memory:"):
+    if _in_memory(url):
         # The connection is the database: exactly one, which threads take in turns.
         options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": BUSY_SECONDS}
         options["connect_args"]["check_same_thread"] = False
     engine = sqlalchemy.create_engine(url, **options)
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
-    if not in_memory:
-        _engines.add(engine)
     return engine
+
+
+def _in_memory(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
 
 
 def _configure_sqlite(connection: sqlite3.Connection, record: object) -> None:

@@ -38,11 +38,12 @@ def ids_of(db: Connection, pks: Iterable[int]) -> dict[int, str]:
     """Ids by integer key."""
     found: dict[int, str] = {}
     for chunk in chunks(set(pks)):
-        found.update(db.execute(select(versions.c.pk, versions.c.id).where(versions.c.pk.in_(chunk))).tuples())
+        rows = db.execute(select(versions.c.pk, versions.c.id).where(versions.c.pk.in_(chunk)))
+        found.update((row.pk, row.id) for row in rows)
     return found
 
 
-def _ancestor_query() -> Select[tuple[int]]:
+def _ancestor_query() -> Select[int]:
     columns = (versions.c.pk, versions.c.parent, versions.c.jump, versions.c.depth, versions.c.jump_depth)
     depth = bindparam("depth", type_=versions.c.depth.type)
     walk = select(*columns).where(versions.c.pk == bindparam("start")).cte("walk", recursive=True)

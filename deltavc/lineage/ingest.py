@@ -86,7 +86,8 @@ def keys_of(db: Connection, table: Table, ids: Iterable[str]) -> dict[str, int]:
     """Integer keys of those ids that the table has."""
     found: dict[str, int] = {}
     for chunk in chunks(sorted(set(ids))):
-        found.update(db.execute(select(table.c.id, table.c.pk).where(table.c.id.in_(chunk))).tuples())
+        rows = db.execute(select(table.c.id, table.c.pk).where(table.c.id.in_(chunk)))
+        found.update((row.id, row.pk) for row in rows)
     return found
 
 

@@ -22,7 +22,7 @@ from deltavc.lineage.index import Index
 from deltavc.lineage.names import BRANCHES, TAGS, check_name
 
 LESS_IS_BETTER = frozenset(
-    "loss nll ce xent crossentropy kl perplexity ppl bpb bpc error err mse rmse mae wer cer latency".split()
+    {"loss", "nll", "kl", "perplexity", "ppl", "bpb", "error", "mse", "rmse", "mae", "wer", "cer"}
 )
 """Words that, as the last in a metric's name (eval/loss, val_ppl), make the lowest value its best."""
 
@@ -47,14 +47,12 @@ def resolve(index: Index, ref: str, branch: str = "main") -> str:
     base, suffixes = _split(ref)
     try:
         version = _base(index, base, branch)
-    except UnknownRef as error:
-        # Another process may have made what the database has not heard of; names that are near help with a typo.
-        index.catch_up_all()
+    except UnknownRef:
+        index.catch_up_all()  # another process may have made what the database has not heard of
         try:
             version = _base(index, base, branch)
-        except UnknownRef:
-            near = error.candidates or _near(index, base)
-            raise UnknownRef(ref, error.reason, near) from None
+        except UnknownRef as error:
+            raise UnknownRef(ref, error.reason, error.candidates) from None
     for kind, number in suffixes:
         version = _back(index, version, kind, number, ref)
     return version
@@ -138,7 +136,8 @@ def _named(index: Index, refs: list[str], base: str) -> str:
         raise AmbiguousRef(base, tuple(heads))
     for version in heads.values():
         return version
-    raise UnknownRef(base)
+    near = difflib.get_close_matches(refs[0].partition("/")[2], [*index.branches(), *index.tags()], n=3)
+    raise UnknownRef(base, candidates=tuple(near))
 
 
 def _moves_ago(index: Index, branch: str, back: int, base: str) -> str:
@@ -171,8 +170,3 @@ def _search(index: Index, head: str, kind: str, what: str, base: str) -> str:
         reason = "no version in the history of the branch has a finite value of this metric"
         raise UnknownRef(base, reason, tuple(f"{kind}:{name}" for name in near))
     return version
-
-
-def _near(index: Index, base: str) -> tuple[str, ...]:
-    names = [*index.branches(), *index.tags()]
-    return tuple(difflib.get_close_matches(base, names, n=3))

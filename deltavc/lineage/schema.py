@@ -8,7 +8,18 @@ from __future__ import annotations
 
 import importlib.resources
 
-from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, insert, inspect, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    insert,
+    inspect,
+    select,
+)
 
 from deltavc.errors import DatabaseUnavailable, SchemaOutdated, SchemaTooNew
 from deltavc.lineage.database import reading, redact, writing
@@ -19,7 +30,12 @@ REVISION = "0001"
 
 REVISION_TABLE = "deltavc_schema"
 
-_revision = Table(REVISION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))
+_revision = Table(  # as Alembic makes it
+    REVISION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{REVISION_TABLE}_pkc"),
+)
 
 
 def prepare(engine: Engine) -> None:
