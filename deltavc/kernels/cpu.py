@@ -3,7 +3,8 @@
 `host` cuts tensors into such arrays and spreads them over the pool. Every loop lets go of the GIL, is
 compiled once per lane width when it is first called, and leaves numba's own threads alone: those cannot
 outlive a fork. Inner loops run over slices that start where the loop does, with nothing but additions for
-indices, so that LLVM vectorises them.
+indices, so that LLVM vectorises them. What mixes stays in this one file: numba tells by its date whether
+compiled code that it kept is stale, and would not notice a change to a function from another.
 
 `runs` is where the lanes lie in the whole tensor (see `pack_runs`); `place` is the position in the box of
 an array's first lane. Arithmetic on lanes is in unsigned 64 bits and is cut to the lane's width when stored.
@@ -11,19 +12,15 @@ an array's first lane. Arithmetic on lanes is in unsigned 64 bits and is cut to 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
 
+from deltavc.kernels.cpu_compile import count_ones, kernel, trailing_zeros
 from deltavc.kernels.runs import Runs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PackedRuns = tuple[np.uint64, int, np.uint64, Array, Array]
-_Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 BLOCK = 1 << 15
 """Lanes that `find` compares at a time: old, new and masks stay in the second-level cache, and positions
@@ -54,30 +51,7 @@ def pack_runs(runs: Runs) -> PackedRuns:
     )
 
 
-def _kernel(function: _Kernel) -> _Kernel:
-    compiled: Any = njit(nogil=True)(function)
-    # Without a directory that can be written to, every process compiles anew.
-    with contextlib.suppress(RuntimeError):
-        compiled.enable_caching()
-    return compiled  # type: ignore[no-any-return]
-
-
-def _instruction(emit: Callable[[Any, Any, Any], Any]) -> Any:
-    """A function of one 64-bit word, for use in loops, that is a single instruction of LLVM."""
-
-    def of_word(typing: Any, word: Any) -> Any:
-        return types.uint64(types.uint64), lambda context, builder, signature, args: emit(builder, context, args[0])
-
-    return intrinsic(of_word)
-
-
-_count_ones = _instruction(lambda builder, context, word: builder.ctpop(word))
-_trailing_zeros = _instruction(
-    lambda builder, context, word: builder.cttz(word, context.get_constant(types.boolean, False))
-)
-
-
-@_kernel
+@kernel
 def _mix(z: int) -> int:
     """The finaliser of splitmix64; `reference.mix64` names the sources."""
     z = (z ^ (z >> u64(30))) * u64(0xBF58476D1CE4E5B9)
@@ -86,7 +60,7 @@ def _mix(z: int) -> int:
     return mixed
 
 
-@_kernel
+@kernel
 def _stretch(runs: PackedRuns, place: int, stop: int) -> tuple[int, int]:
     """How far the run at `place` goes, at most to `stop`, and the packed index of the lane at `place`."""
     first, length, stride, counts, strides = runs
@@ -100,7 +74,7 @@ def _stretch(runs: PackedRuns, place: int, stop: int) -> tuple[int, int]:
     return end, start
 
 
-@_kernel
+@kernel
 def fingerprint(lanes: Array, place: int, runs: PackedRuns) -> int:
     """The sum of mix64 over the lanes."""
     total: int = u64(0)
@@ -114,7 +88,7 @@ def fingerprint(lanes: Array, place: int, runs: PackedRuns) -> int:
     return total
 
 
-@_kernel
+@kernel
 def zero_fingerprint(place: int, stop: int, runs: PackedRuns) -> int:
     """The sum of mix64 over zero lanes at positions `place` to `stop`."""
     total: int = u64(0)
@@ -126,7 +100,7 @@ def zero_fingerprint(place: int, stop: int, runs: PackedRuns) -> int:
     return total
 
 
-@_kernel
+@kernel
 def find(
     old: Array,
     new: Array,
@@ -180,7 +154,7 @@ def find(
             bits[w] = np.uint8((mask_words[w] * u64(0x0102040810204080)) >> u64(56))
         ones = u64(0)
         for w in range(num_words):
-            ones += _count_ones(bit_words[w])
+            ones += count_ones(bit_words[w])
         found = np.int64(ones)
         if num_found + found + SLACK > len(relative):
             break
@@ -199,7 +173,7 @@ def find(
     return delta
 
 
-@_kernel
+@kernel
 def _list_ones(words: Array, where: Array) -> None:
     """Write the places of the bits that are set, ascending."""
     k = u64(0)
@@ -209,17 +183,17 @@ def _list_ones(words: Array, where: Array) -> None:
             at = u64(w) << u64(6)
             # Four without asking: most words have fewer, and what is too many is overwritten by the next.
             for j in range(4):
-                where[k + u64(j)] = at + _trailing_zeros(word)
+                where[k + u64(j)] = at + trailing_zeros(word)
                 word &= word - u64(1)
             rest = k + u64(4)
-            k += _count_ones(words[w])
+            k += count_ones(words[w])
             while word != 0:
-                where[rest] = at + _trailing_zeros(word)
+                where[rest] = at + trailing_zeros(word)
                 word &= word - u64(1)
                 rest += u64(1)
 
 
-@_kernel
+@kernel
 def _extract(before: Array, after: Array, where: Array, values: Array, place: int, runs: PackedRuns, xor: bool) -> int:
     """Write the differences of the lanes at `where`, and return by how much they move the fingerprint."""
     delta: int = u64(0)
@@ -246,7 +220,7 @@ def _extract(before: Array, after: Array, where: Array, values: Array, place: in
     return delta
 
 
-@_kernel
+@kernel
 def expand(relative: Array, counts: Array, place: int, positions: Array) -> None:
     """Turn what `find` wrote in `relative` into positions in the box; the first block begins at `place`."""
     at = 0
@@ -259,7 +233,7 @@ def expand(relative: Array, counts: Array, place: int, positions: Array) -> None
         place += BLOCK
 
 
-@_kernel
+@kernel
 def difference(
     old: Array,
     new: Array,
@@ -271,8 +245,13 @@ def difference(
     from_nothing: bool,
     advance: bool,
 ) -> int:
-    """Write every lane's difference, and in `progress[2]` that the piece is done. Otherwise like `find`."""
+    """Write every lane's difference. Otherwise like `find`.
+
+    `new` begins after the lanes that were searched. Written to `progress` when all is done: in [2] that the
+    piece is, in [3] how many of these lanes changed.
+    """
     delta: int = u64(0)
+    changed = 0
     done = 0
     while done < len(new):
         end, start = _stretch(runs, place + done, min(place + done + BLOCK, place + len(new)))
@@ -282,16 +261,17 @@ def difference(
         for j in range(len(after)):
             x, y = u64(before[j]), u64(after[j])
             target[j] = x ^ y if xor else y - x
+            changed += x != y
             z = start + u64(j) * runs[2]
             delta += _mix(z ^ y) - _mix(z ^ x)
         if advance:
             before[:] = after
         done = end - place
-    progress[2] = progress[1] + len(new)
+    progress[2], progress[3] = progress[1] + len(new), changed
     return delta
 
 
-@_kernel
+@kernel
 def change_all(lanes: Array, values: Array, place: int, runs: PackedRuns, how: int) -> int:
     """Change every lane by its value, in place: ADD, SUBTRACT or XOR. Returns the fingerprint's move."""
     delta: int = u64(0)
@@ -309,61 +289,29 @@ def change_all(lanes: Array, values: Array, place: int, runs: PackedRuns, how: i
     return delta
 
 
-@_kernel
+@kernel
 def change_some(storage: Array, offsets: Array, positions: Array, values: Array, runs: PackedRuns, how: int) -> int:
     """Change the lanes at `positions`, which lie at `offsets` of the storage. Otherwise like `change_all`."""
+    # Lanes are far apart, and reading them takes as long as memory takes to answer. A loop that does nothing
+    # else asks for many at once; with the mixing in it, it took four times as long.
+    size = min(len(positions), 1024)
+    before, after, indices = np.empty(size, np.uint64), np.empty(size, np.uint64), np.empty(size, np.uint64)
     delta: int = u64(0)
     begin, end, start = 0, 0, u64(0)
-    for q in range(len(positions)):
-        position = positions[q]
-        if position >= end:
-            begin = position
-            end, start = _stretch(runs, begin, _FAR)
-        at = u64(offsets[q])
-        x, v = u64(storage[at]), u64(values[q])
-        storage[at] = x ^ v if how == XOR else (x + v if how == ADD else x - v)
-        z = start + u64(position - begin) * runs[2]
-        delta += _mix(z ^ u64(storage[at])) - _mix(z ^ x)
+    for first in range(0, len(positions), 1024):
+        n = min(size, len(positions) - first)
+        at, where, change = offsets[first : first + n], positions[first : first + n], values[first : first + n]
+        for q in range(n):
+            before[q] = storage[u64(at[q])]
+        for q in range(n):
+            if where[q] >= end:
+                begin = where[q]
+                end, start = _stretch(runs, begin, _FAR)
+            indices[q] = start + u64(where[q] - begin) * runs[2]
+        for q in range(n):
+            x, v = before[q], u64(change[q])
+            storage[u64(at[q])] = x ^ v if how == XOR else (x + v if how == ADD else x - v)
+            after[q] = storage[u64(at[q])]
+        for q in range(n):
+            delta += _mix(indices[q] ^ after[q]) - _mix(indices[q] ^ before[q])
     return delta
-
-
-@_kernel
-def merge(
-    positions_a: Array, values_a: Array, positions_b: Array, values_b: Array, positions: Array, values: Array, xor: bool
-) -> int:
-    """Merge two sparse changes in a row; lanes that end where they began are left out. Returns the count."""
-    i, j, k = 0, 0, 0
-    while i < len(positions_a) or j < len(positions_b):
-        take_a = j == len(positions_b) or (i < len(positions_a) and positions_a[i] <= positions_b[j])
-        take_b = i == len(positions_a) or (j < len(positions_b) and positions_b[j] <= positions_a[i])
-        x = u64(values_a[i]) if take_a else u64(0)
-        y = u64(values_b[j]) if take_b else u64(0)
-        positions[k] = positions_a[i] if take_a else positions_b[j]
-        values[k] = x ^ y if xor else x + y
-        i += take_a
-        j += take_b
-        k += values[k] != 0
-    return k
-
-
-@_kernel
-def ascend(positions: Array, num_lanes: int) -> bool:
-    """Whether positions lie in a box of so many lanes and rise strictly."""
-    falls = 0
-    for q in range(len(positions) - 1):
-        falls += positions[q] >= positions[q + 1]
-    return falls == 0 and (len(positions) == 0 or (positions[0] >= 0 and positions[-1] < num_lanes))
-
-
-@_kernel
-def storage_offsets(positions: Array, lengths: Array, strides: Array) -> Array:
-    """Where the lanes at these row-major positions lie in the storage of a strided tensor."""
-    offsets = np.empty(len(positions), np.int64)
-    for q in range(len(positions)):
-        rest, offset = positions[q], 0
-        for dim in range(len(lengths) - 1, -1, -1):
-            up = rest // lengths[dim]
-            offset += (rest - up * lengths[dim]) * strides[dim]
-            rest = up
-        offsets[q] = offset
-    return offsets

@@ -1,4 +1,4 @@
-"""How the CPU's loops are compiled, and the one machine instruction that numba lacks."""
+"""How the CPU's loops are compiled, and the machine instructions that numba lacks."""
 
 from __future__ import annotations
 
@@ -33,3 +33,15 @@ def _count_zeros(typing: Any, word: Any) -> Any:
 
 
 trailing_zeros: Any = intrinsic(_count_zeros)
+
+
+def _count_bits(typing: Any, word: Any) -> Any:
+    """How many bits of a uint64 are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), generate
+
+
+count_ones: Any = intrinsic(_count_bits)

@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from deltavc.change import Box, Change, Dense, Sparse
-from deltavc.kernels import cpu, pieces, pool
-from deltavc.kernels.cpu import ADD, SUBTRACT, XOR, Array
+from deltavc.kernels import cpu, cpu_positions, pieces, pool
+from deltavc.kernels.cpu import ADD, SUBTRACT, XOR
 from deltavc.kernels.pieces import Lanes, Storage
 from deltavc.kernels.runs import Runs
 from deltavc.kernels.scan import diff
@@ -35,30 +35,34 @@ def merge(first: Sparse, second: Sparse) -> Sparse:
     positions, others = pieces.indices(longer.positions), pieces.indices(shorter.positions)
     values, other_values = pieces.unsigned(longer.values), pieces.unsigned(shorter.values)
 
+    merged = np.empty(len(positions) + len(others), np.int64)
+    merged_values = np.empty(len(merged), values.dtype)
+
     # Both operations commute, so it does not matter which came first. Cut at positions of the longer one;
     # equal positions of the other then fall into the same part.
-    def part(first: int, last: int) -> tuple[Array, Array]:
+    def part(first: int, last: int) -> slice:
         low = 0 if first == 0 else int(np.searchsorted(others, positions[first]))
         high = len(others) if last == len(positions) else int(np.searchsorted(others, positions[last]))
-        room = last - first + high - low
-        merged, merged_values = np.empty(room, np.int64), np.empty(room, values.dtype)
-        count = cpu.merge(
+        count = cpu_positions.merge(
             positions[first:last],
             values[first:last],
             others[low:high],
             other_values[low:high],
-            merged,
-            merged_values,
+            merged[first + low : last + high],
+            merged_values[first + low : last + high],
             longer.operation == "xor",
         )
-        return merged[:count], merged_values[:count]
+        return slice(first + low, first + low + count)
 
-    parts = pool.run([partial(part, first, last) for first, last in pieces.cut(len(positions))])
-    return Sparse(
-        first.operation,
-        pieces.tensor(np.concatenate([np.empty(0, np.int64), *(merged for merged, _ in parts)])),
-        pieces.tensor(np.concatenate([np.empty(0, values.dtype), *(merged for _, merged in parts)])),
-    )
+    # Parts are shorter than the room for them by the lanes that both changed: close the gaps.
+    total = 0
+    for found in pool.run([partial(part, first, last) for first, last in pieces.cut(len(positions))]):
+        kept = slice(total, total + found.stop - found.start)
+        merged[kept], merged_values[kept] = merged[found], merged_values[found]
+        total = kept.stop
+    merged.resize(total, refcheck=False)
+    merged_values.resize(total, refcheck=False)
+    return Sparse(first.operation, pieces.tensor(merged), pieces.tensor(merged_values))
 
 
 def fingerprint(lanes: Tensor, box: Box, shape: tuple[int, ...]) -> int:
@@ -89,7 +93,7 @@ def densify(change: Sparse, num_lanes: int) -> Dense:
 
 def ascend(positions: Tensor, num_lanes: int) -> bool:
     """Whether positions lie in a box of so many lanes and rise strictly."""
-    return cpu.ascend(pieces.indices(positions), num_lanes)
+    return cpu_positions.ascend(pieces.indices(positions), num_lanes)
 
 
 def _apply_sparse(storage: Storage, change: Sparse, runs: cpu.PackedRuns, how: int) -> int:

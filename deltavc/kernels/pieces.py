@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from deltavc.kernels import pool
-from deltavc.kernels.cpu import BLOCK, Array, storage_offsets
+from deltavc.kernels.cpu import BLOCK, Array
+from deltavc.kernels.cpu_positions import storage_offsets
 
 Dtype = np.dtype[Any]
 

@@ -1,9 +1,9 @@
 """Scan: one diff on the CPU, from lanes to a change.
 
-Every piece is first searched for lanes that changed, and what is found is kept compactly, relative to its
-block. Once all pieces together hold more than a sparse change may, the rest is no longer searched: each
-piece then writes a value for every lane, from what it has found and, beyond that, from another look. So
-nothing is read twice, whichever way it ends.
+Each piece of the lanes is looked at once. It begins as a list of the lanes that changed, relative to their
+blocks; where it turns out to be dense, or once all pieces together changed more than a sparse change may,
+the rest of it becomes a value for every lane. Only when all are through is the kind of the change known, and
+the pieces of the other kind are turned into it, from what they hold and not from the lanes.
 """
 
 from __future__ import annotations
@@ -52,21 +52,25 @@ class _Piece:
         self.counts = np.zeros(-(-self.num_lanes // BLOCK), np.int64)
         self.delta = 0
         # Written by the loops themselves, so that it is right even when an interrupt comes as one returns.
-        self.progress = np.zeros(3, np.int64)
+        self.progress = np.zeros(4, np.int64)
 
     @property
-    def num_found(self) -> int:
+    def num_listed(self) -> int:
         return int(self.progress[0])
 
     @property
-    def num_scanned(self) -> int:
-        """Lanes from the first that were searched."""
+    def num_searched(self) -> int:
+        """Lanes, from the first, whose changes are listed."""
         return int(self.progress[1])
 
     @property
     def num_filled(self) -> int:
-        """Lanes from the first that have values, once the change is known to be dense."""
+        """Lanes, from the first, up to which there are values for all."""
         return int(self.progress[2])
+
+    @property
+    def num_changed(self) -> int:
+        return self.num_listed + int(self.progress[3])
 
     def grow(self) -> None:
         relative, values = self.relative, self.values
@@ -76,14 +80,15 @@ class _Piece:
         self.values[: len(values)] = values
 
     def list_positions(self, start: int, positions: Array) -> None:
-        """Write where changes were found, the piece's first lane being at `start`."""
-        cpu.expand(self.relative[: self.num_found], self.counts, start, positions)
+        """Write where the listed changes are, the piece's first lane being at `start`."""
+        cpu.expand(self.relative[: self.num_listed], self.counts, start, positions)
 
     def scatter(self, values: Array) -> None:
-        """Write what was found into values of all lanes of the piece."""
-        positions = np.empty(self.num_found, np.int64)
+        """Write values for all lanes that were searched."""
+        values[: self.num_searched] = 0
+        positions = np.empty(self.num_listed, np.int64)
         self.list_positions(0, positions)
-        values[positions] = self.values[: self.num_found]
+        values[positions] = self.values[: self.num_listed]
 
 
 class _Scan:
@@ -98,12 +103,12 @@ class _Scan:
         contiguous = self._new.contiguous and (self._old is None or self._old.contiguous)
         ranges = pieces.cut_lanes(new.numel(), contiguous)
         self._pieces = [_Piece(first, last, self._new.dtype) for first, last in ranges]
-        self._values: Array = np.empty(0, self._new.dtype)
+        # Memory is only taken up where something is written.
+        self._values: Array = np.empty(new.numel(), self._new.dtype)
 
     def change(self, max_sparse: int) -> tuple[Change, int]:
-        if max_sparse >= 0:
-            pool.run([partial(self._search, piece, max_sparse) for piece in self._pieces])
-        change = self._sparse() if self._num_found() <= max_sparse else self._dense()
+        pool.run([partial(self._look, piece, max_sparse) for piece in self._pieces])
+        change = self._sparse() if self._num_changed() <= max_sparse else self._dense()
         return change, sum(piece.delta for piece in self._pieces) & _MASK
 
     def undo(self) -> None:
@@ -111,20 +116,22 @@ class _Scan:
         if self._old is None or not self._advance:
             return
         for piece in self._pieces:
-            lanes = self._new.read(piece.first, piece.last)
-            values = np.zeros(piece.num_lanes, lanes.dtype)
+            end = max(piece.num_searched, piece.num_filled)
+            values = self._values[piece.first : piece.first + end].copy()
             piece.scatter(values)
-            filled = slice(piece.num_scanned, piece.num_filled)
-            values[filled] = self._values[piece.first : piece.last][filled]
-            before = lanes ^ values if self._operation == "xor" else lanes - values
-            self._old.write(piece.first, before[: max(piece.num_scanned, piece.num_filled)])
+            lanes = self._new.read(piece.first, piece.first + end)
+            self._old.write(piece.first, lanes ^ values if self._operation == "xor" else lanes - values)
 
-    def _num_found(self) -> int:
-        return sum(piece.num_found for piece in self._pieces)
+    def _num_changed(self) -> int:
+        return sum(piece.num_changed for piece in self._pieces)
 
-    def _search(self, piece: _Piece, max_sparse: int) -> None:
+    def _look(self, piece: _Piece, max_sparse: int) -> None:
         old, new = self._read(piece.first, piece.last)
-        while piece.num_scanned < piece.num_lanes and self._num_found() <= max_sparse:
+        while piece.num_searched < piece.num_lanes:
+            allowed = max_sparse * piece.num_searched
+            if piece.num_listed * self._new.num_lanes > allowed or self._num_changed() > max_sparse:
+                self._fill(piece, old, new)
+                break
             piece.delta += cpu.find(
                 old,
                 new,
@@ -138,59 +145,78 @@ class _Scan:
                 self._old is None,
                 self._advance,
             )
-            if piece.num_scanned < piece.num_lanes:
+            if piece.num_searched < piece.num_lanes:
                 piece.grow()
-        self._write_back(piece.first, old)
+        if self._advance and self._old is not None:
+            self._old.write_back(piece.first, old)
 
-    def _sparse(self) -> Sparse:
-        positions = np.empty(self._num_found(), np.int64)
-        values = np.empty(self._num_found(), self._new.dtype)
-
-        def copy(piece: _Piece, part: slice) -> None:
-            piece.list_positions(piece.first, positions[part])
-            values[part] = piece.values[: piece.num_found]
-
-        tasks = []
-        at = 0
-        for piece in self._pieces:
-            tasks.append(partial(copy, piece, slice(at, at + piece.num_found)))
-            at += piece.num_found
-        if at < pieces.SMALL:
-            for task in tasks:
-                task()
-        else:
-            pool.run(tasks)
-        return Sparse(self._operation, pieces.tensor(positions), pieces.tensor(values))
-
-    def _dense(self) -> Dense:
-        self._values = np.empty(self._new.num_lanes, self._new.dtype)
-        pool.run([partial(self._fill, piece) for piece in self._pieces])
-        return Dense(self._operation, pieces.tensor(self._values))
-
-    def _fill(self, piece: _Piece) -> None:
-        """Write a value for every lane of a piece."""
+    def _fill(self, piece: _Piece, old: Array, new: Array) -> None:
+        """Write a value for every lane of a piece, for those searched already from the list."""
+        start = piece.num_searched
         values = self._values[piece.first : piece.last]
-        values[: piece.num_scanned] = 0
         piece.scatter(values)
-        first = piece.first + piece.num_scanned
-        old, new = self._read(first, piece.last)
         piece.delta += cpu.difference(
-            old,
-            new,
-            values[piece.num_scanned :],
+            old if self._old is None else old[start:],
+            new[start:],
+            values[start:],
             piece.progress,
-            first,
+            piece.first + start,
             self._runs,
             self._operation == "xor",
             self._old is None,
             self._advance,
         )
-        self._write_back(first, old)
+
+    def _dense(self) -> Dense:
+        def scatter(piece: _Piece) -> None:
+            if not piece.num_filled:
+                piece.scatter(self._values[piece.first : piece.last])
+
+        pool.run([partial(scatter, piece) for piece in self._pieces])
+        return Dense(self._operation, pieces.tensor(self._values))
+
+    def _sparse(self) -> Sparse:
+        lists = pool.run([partial(self._listed, piece) for piece in self._pieces])
+        num_changed = sum(piece.num_listed for piece in lists)
+        positions, values = np.empty(num_changed, np.int64), np.empty(num_changed, self._new.dtype)
+
+        def copy(piece: _Piece, part: slice) -> None:
+            piece.list_positions(piece.first, positions[part])
+            values[part] = piece.values[: piece.num_listed]
+
+        tasks = []
+        at = 0
+        for piece in lists:
+            tasks.append(partial(copy, piece, slice(at, at + piece.num_listed)))
+            at += piece.num_listed
+        pool.run(tasks)
+        return Sparse(self._operation, pieces.tensor(positions), pieces.tensor(values))
+
+    def _listed(self, piece: _Piece) -> _Piece:
+        """The piece as a list of its changes, which are the lanes whose values are not zero."""
+        if not piece.num_filled:
+            return piece
+        found = _Piece(piece.first, piece.last, self._new.dtype)
+        values = self._values[piece.first : piece.last]
+        zeros = pieces.zeros(values.dtype)
+        while found.num_searched < found.num_lanes:
+            cpu.find(
+                zeros,
+                values,
+                found.relative,
+                found.values,
+                found.counts,
+                found.progress,
+                found.first,
+                self._runs,
+                self._operation == "xor",
+                True,
+                False,
+            )
+            if found.num_searched < found.num_lanes:
+                found.grow()
+        return found
 
     def _read(self, first: int, last: int) -> tuple[Array, Array]:
         old = pieces.zeros(self._new.dtype) if self._old is None else self._old.read(first, last)
         return old, self._new.read(first, last)
-
-    def _write_back(self, first: int, old: Array) -> None:
-        if self._advance and self._old is not None:
-            self._old.write_back(first, old)

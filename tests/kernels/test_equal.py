@@ -1,5 +1,6 @@
 """The compiled kernels equal plain torch bit for bit, whatever the lanes, strides and boxes."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,23 @@ def test_diff(place, dtype, operation, density, seed, layouts, prefer, advance):
         assert isinstance(change, Dense) == (4 * int((before != new).sum()) > new.numel())
     if isinstance(change, Sparse):
         assert bool((change.values != 0).all())
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.24, 0.26, 0.5])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+@pytest.mark.parametrize("prefer", [None, "sparse", "dense"])
+def test_diff_of_lanes_that_changed_in_one_part_only(share, layout, prefer):
+    old = samples.random_lanes((1500, 1000), torch.int16, 1, layout)
+    place = samples.whole(old)
+    rows = int(1500 * share)
+    new = old.clone()
+    new[900 : 900 + rows] = samples.changed(old[900 : 900 + rows], 0.99, 2)
+    limit = {"sparse": new.numel(), "dense": -1, None: new.numel() // 4}[prefer]
+    expected = reference.diff(old, new, "add", *place, limit, False)
+    change, moved = kernels.diff(old, new, "add", *place, prefer=prefer, advance=True)
+    assert same(change, expected[0])
+    assert moved == expected[1]
+    assert torch.equal(old, new)
 
 
 @given(
