@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
 
-from deltavc.errors import BadCheckpoint, BranchMoved, CorruptObject, RefExists, UnknownRef
+from deltavc.errors import BadCheckpoint, BranchMoved, CorruptObject, RefExists, StoreError, UnknownRef
 from deltavc.lineage import names
 from deltavc.lineage.database import redact
 from deltavc.lineage.history import Totals
@@ -26,7 +26,7 @@ from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve, resolve_range
 from deltavc.metadata import default_author
-from deltavc.snapshots import SnapshotPolicy
+from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.objects import Store
 from deltavc.store.transfers import Transfers
 from deltavc.version import Version
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from deltavc.diff import Diff
     from deltavc.reader import Checkout
     from deltavc.weights.state import State
-    from deltavc.writer import Keep, Writer
+    from deltavc.writer import Keep, Told, Writer, WriterOptions
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +75,11 @@ class Repo:
         self,
         state: State,
         branch: str = "main",
+        message: str = "",
         *,
         parents: Sequence[str] | None = None,
         memory: int = DEFAULT_MEMORY,
-        **told: Any,
+        **told: Unpack[Told],
     ) -> Version:
         """Commit one state. A trainer that commits every step should keep a `writer` instead.
 
@@ -87,16 +88,20 @@ class Repo:
             branch: it moves to the new version. One that does not exist is made when the repository is empty,
                 or when `parents` says where it starts.
             parents: refs; the first has to be the branch's head. None means the head, an empty list no parent.
-            told: message, step, metrics, meta, files, snapshot, codec, dtype, partial and author, as in
-                `Writer.commit_async`.
+            memory: bytes it may take beyond the state and the version before it.
+            told: step, metrics, meta, files, snapshot, codec, dtype, partial and author, as in `writer.Told`.
 
         Raises:
+            UnknownRef: there are branches, and this is none of them.
             BranchMoved: the branch is not at the first parent, or moved meanwhile; nothing was committed.
             and what `Writer.commit` raises.
         """
+        from deltavc.writer import WriterOptions
+
         ids = None if parents is None else [self.resolve(parent) for parent in parents]
-        with self._writer(branch, start=None if ids is None else tuple(ids[:1]), memory=memory, keep="host") as writer:
-            return writer.commit(state, parents=ids, **told)
+        options = WriterOptions(keep="host", memory=memory)
+        with self._open_writer(branch, options, start=None if ids is None else tuple(ids[:1])) as writer:
+            return writer.commit(state, message, parents=ids, **told)
 
     def writer(
         self,
@@ -108,23 +113,29 @@ class Repo:
         dtype: torch.dtype | str | None = None,
         max_in_flight: int = 1,
         on_busy: OnBusy = "wait",
-        snapshots: SnapshotPolicy | None = None,
+        snapshots: SnapshotPolicy = DEFAULT_POLICY,
     ) -> Writer:
-        """Open a writer that keeps the branch's last version to take changes from. See `deltavc.writer.Writer`.
+        """Open a writer, which keeps the branch's last version to take changes from.
+
+        The arguments are explained with `deltavc.writer.WriterOptions`.
 
         Raises:
             UnknownRef: there are branches, and this is none of them: make it with `repo.branch(name, at)`.
+            UnknownCodec
         """
-        return self._writer(
-            branch,
+        from deltavc.writer import WriterOptions
+
+        options = WriterOptions(
             keep=keep,
             memory=memory,
             codec=codec,
             dtype=dtype,
             max_in_flight=max_in_flight,
             on_busy=on_busy,
-            policy=snapshots or SnapshotPolicy(),
+            snapshots=snapshots,
         )
+        self._transfers.submit(self._sweep)
+        return self._open_writer(branch, options)
 
     def rollback(self, branch: str, to: str, reason: str = "") -> Version:
         """Move a branch back to an earlier version. Nothing is lost: the reflog keeps where it was, and why.
@@ -361,19 +372,7 @@ class Repo:
         objects = Objects(self._store, self._transfers, memory)
         return Access(self._store, self._transfers, objects, self._refs, self._index, self._author)
 
-    def _writer(
-        self,
-        branch: str,
-        *,
-        start: tuple[str, ...] | None = None,
-        keep: Keep = "device",
-        memory: int = DEFAULT_MEMORY,
-        codec: str | None = None,
-        dtype: torch.dtype | str | None = None,
-        max_in_flight: int = 1,
-        on_busy: OnBusy = "wait",
-        policy: SnapshotPolicy | None = None,
-    ) -> Writer:
+    def _open_writer(self, branch: str, options: WriterOptions, start: tuple[str, ...] | None = None) -> Writer:
         """Open a writer; `start` says where a branch that does not exist begins: nowhere, or at a version."""
         from deltavc.writer import Writer
 
@@ -386,19 +385,15 @@ class Repo:
             raise UnknownRef(branch, reason, tuple(self._index.branches()))
         if start is not None and head is not None and (start[0] if start else None) != head:
             raise BranchMoved(branch, start[0] if start else None, head)
-        return Writer(
-            self._access(memory),
-            branch,
-            entry,
-            start=head if head is not None else next(iter(start or ()), None),
-            keep=keep,
-            memory=memory,
-            codec=codec,
-            dtype=dtype,
-            policy=policy or SnapshotPolicy(),
-            max_in_flight=max_in_flight,
-            on_busy=on_busy,
-        )
+        at = head if head is not None else next(iter(start or ()), None)
+        return Writer(self._access(options.memory), branch, entry, at, options)
+
+    def _sweep(self) -> None:
+        """Remove what killed writers left half uploaded. It helps nobody at once, so it may fail."""
+        try:
+            self._store.sweep()
+        except StoreError as error:
+            log.info("unfinished uploads were not swept: %s", error)
 
     def _resolve(self, ref: str, branch: str) -> str:
         return resolve(self._index, ref, branch)
@@ -423,7 +418,8 @@ class Repo:
         self._index.catch_up([ref])
         known = self._index.head(ref)
         if known is None or known.new is None:
-            raise UnknownRef(ref.partition("/")[2], f"there is no {'tag' if ref.startswith(names.TAGS) else 'branch'}")
+            what = "tag" if ref.startswith(names.TAGS) else "branch"
+            raise UnknownRef(ref.partition("/")[2], f"there is no {what} of this name")
         self._index.record([self._refs.move(ref, known, target, self._author, why)])
 
     def _file_writer(self, version: str, name: str) -> Callable[[BinaryIO], object]:

@@ -21,6 +21,9 @@ class SnapshotPolicy:
     max_ratio: float = 0.5
 
 
+DEFAULT_POLICY = SnapshotPolicy()
+
+
 @dataclass(frozen=True, slots=True)
 class Trail:
     """Edges from a snapshot to a version. `touched` are the tensors that changed on the way."""

@@ -17,9 +17,10 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ from deltavc.lineage.resolve import resolve
 from deltavc.live import Live
 from deltavc.metadata import Metadata
 from deltavc.moving import move_base, trail_to
-from deltavc.snapshots import SnapshotPolicy
+from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.version import Version
 from deltavc.weights.state import State, open_state
 
@@ -47,49 +48,73 @@ log = logging.getLogger(__name__)
 
 Keep = Literal["device", "host", "disk"]
 
+DEFAULT_MEMORY = 1 << 30
+"""Bytes that a commit or checkout may take beyond the state and the kept base."""
 
-class Writer:
-    """Commits to one branch. Not for use by several threads at once; make one with `repo.writer`.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """How a writer works.
 
     keep: where the base lies. "device": beside each tensor, fastest. "host": in main memory. "disk": in a
         temporary file.
     memory: bytes that a commit may take beyond the state and the base, for frames and packs on their way.
     codec, dtype: for every commit that does not name its own.
-    policy: when to write snapshots inline.
+    snapshots: when to write snapshots inline.
     max_in_flight: commits that may be on their way when `commit_async` returns.
     on_busy: what `commit_async` does when that many are. "wait" for one to end; "error": raise WriterBusy;
         "coalesce": let the newest one that is still queued be replaced by this one, whose version its future
         then gives.
     """
 
+    keep: Keep = "device"
+    memory: int = DEFAULT_MEMORY
+    codec: str | None = None
+    dtype: torch.dtype | str | None = None
+    snapshots: SnapshotPolicy = DEFAULT_POLICY
+    max_in_flight: int = 1
+    on_busy: OnBusy = "wait"
+
+
+class Told(TypedDict, total=False):
+    """What a commit may be told, all of it optional.
+
+    step, author: what it is and who it is by. metrics: numbers by name; non-finite ones are kept, and
+    ignored by best: and worst:. meta: JSON-able facts. files: name to bytes or path; kept with the version.
+    snapshot: True writes one beside the delta, False does not, None asks the policy.
+    codec: for every frame; None chooses per frame by size. dtype: floating tensors are cast to it as they are read.
+    partial: tensors that the state lacks are unchanged; otherwise they are dropped.
+    """
+
+    step: int | None
+    metrics: Mapping[str, Any] | None
+    meta: Mapping[str, Any] | None
+    files: Mapping[str, FileInput] | None
+    snapshot: bool | None
+    codec: str | None
+    dtype: torch.dtype | str | None
+    partial: bool
+    author: str | None
+
+
+class Writer:
+    """Commits to one branch, each call after the other. Make one with `repo.writer`."""
+
     def __init__(
-        self,
-        access: Access,
-        branch: str,
-        entry: RefEntry | None,
-        *,
-        start: str | None,
-        keep: Keep,
-        memory: int,
-        codec: str | None,
-        dtype: torch.dtype | str | None,
-        policy: SnapshotPolicy,
-        max_in_flight: int,
-        on_busy: OnBusy,
+        self, access: Access, branch: str, entry: RefEntry | None, start: str | None, options: WriterOptions
     ) -> None:
+        """
+        Args:
+            entry: the branch's last ref entry. start: the version it is at, or is to start from.
+        """
         self.branch = branch
         self._access = access
-        self._keep = keep
-        self._memory = memory
-        self._codec = None if codec is None else codecs.codec(codec)
-        self._dtype = dtype
-        self._policy = policy
-        self._max_in_flight = max_in_flight
-        self._on_busy = on_busy
+        self._options = options
+        self._codec = None if options.codec is None else codecs.codec(options.codec)
         self._lock = threading.RLock()
         self._committer = Committer(access, branch, entry)
         self._devices: Mapping[str, torch.device] = {}
-        self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if keep == "disk" else None
+        self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if options.keep == "disk" else None
         self._base = Base(self._allocate)
         self._closed = False
         self._tip = start
@@ -101,7 +126,9 @@ class Writer:
         """Id of the version that the next commit will be a child of; None before the first."""
         return self._tip
 
-    def commit(self, state: State, **told: Any) -> Version:
+    def commit(
+        self, state: State, message: str = "", *, parents: Sequence[str] | None = None, **told: Unpack[Told]
+    ) -> Version:
         """Commit a state and return once it is committed. Takes what `commit_async` takes.
 
         Raises:
@@ -110,7 +137,7 @@ class Writer:
             StoreError: the store failed; nothing was committed.
             and what `commit_async` raises.
         """
-        future = self.commit_async(state, **told)
+        future = self.commit_async(state, message, parents=parents, **told)
         try:
             return future.result()
         except CommitInDoubt:
@@ -121,62 +148,53 @@ class Writer:
             raise
 
     def commit_async(
-        self,
-        state: State,
-        *,
-        message: str = "",
-        step: int | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        meta: Mapping[str, Any] | None = None,
-        files: Mapping[str, FileInput] | None = None,
-        parents: Sequence[str] | None = None,
-        snapshot: bool | None = None,
-        codec: str | None = None,
-        dtype: torch.dtype | str | None = None,
-        partial: bool = False,
-        author: str | None = None,
+        self, state: State, message: str = "", *, parents: Sequence[str] | None = None, **told: Unpack[Told]
     ) -> Future[Version]:
         """Commit a state in the background. Returns once it has been read, so that the caller may change it.
 
         Args:
             state: a mapping of names to tensors, a module, an iterable of pairs, or a checkpoint's path.
-            metrics: numbers; non-finite ones are kept, and ignored by best: and worst:.
-            meta: JSON-able facts. files: name to bytes or path; kept with the version.
             parents: full ids; the first has to be `version`. Others make this version a merge.
-            snapshot: True writes one beside the delta, False does not, None asks the policy.
-            codec: for every frame; None chooses per frame by size.
-            dtype: floating tensors are cast to it as they are read.
-            partial: tensors that `state` lacks are unchanged; otherwise they are dropped.
+            told: step, metrics, meta, files, snapshot, codec, dtype, partial and author, as in `Told`.
 
         Returns:
             A future that gives the Version once it is committed, or raises as `commit` does.
 
         Raises:
-            InputError: something passed in cannot be committed; nothing was read into the base.
+            InputError: something passed in cannot be committed; the base is where it was.
+            BranchMoved: the first of `parents` is not `version`.
             WriterBusy: with on_busy="error".
-            CommitAbandoned, CommitInDoubt: through the future, or here for a commit before this one.
+            CommitInDoubt: an earlier commit is still in doubt.
         """
-        told = Metadata.of(message, step, metrics, meta, author or self._access.author)
-        chosen = self._codec if codec is None else codecs.codec(codec)
+        metadata = Metadata.of(
+            message,
+            told.get("step"),
+            told.get("metrics"),
+            told.get("meta"),
+            told.get("author") or self._access.author,
+        )
+        name = told.get("codec")
+        codec = self._codec if name is None else codecs.codec(name)
         with self._lock:
             self._settle()
             superseded = self._make_room()
             if parents is not None and (parents[0] if parents else None) != self._tip:
                 raise BranchMoved(self.branch, parents[0] if parents else None, self._tip)
-            view = open_state(state, self._dtype if dtype is None else dtype)
+            view = open_state(state, told.get("dtype") or self._options.dtype)
             self._devices = {name: tensor.device for name, tensor in view.tensors.items()}
             if self._base.lost:
                 self._idle()
             move_base(self._access, self._base, self._tip)
+            snapshot = told.get("snapshot")
             request = Request(
-                metadata=told,
+                metadata=metadata,
                 parents=tuple(parents) if parents is not None else (self._tip,) if self._tip else (),
-                files={**view.extras, **(files or {})},
+                files={**view.extras, **(told.get("files") or {})},
                 parent_files=self._files,
-                codec=chosen,
-                snapshot=self._trail.due(self._policy) if snapshot is None else snapshot,
-                partial=partial,
-                memory=self._memory,
+                codec=codec,
+                snapshot=self._trail.due(self._options.snapshots) if snapshot is None else snapshot,
+                partial=told.get("partial", False),
+                memory=self._options.memory,
             )
             # In this order: a commit that lands in between leaves no gap.
             expected = self._tip if self._committer.in_flight or self._committer.head is not None else None
@@ -248,7 +266,7 @@ class Writer:
     def _allocate(self, tensor: TensorSpec) -> Tensor:
         if self._directory is not None:
             return held.on_disk(self._directory)(tensor)
-        device = self._devices.get(tensor.name) if self._keep == "device" else None
+        device = self._devices.get(tensor.name) if self._options.keep == "device" else None
         return held.fresh(device or "cpu")(tensor)
 
     def _settle(self) -> None:
@@ -263,17 +281,17 @@ class Writer:
 
     def _make_room(self) -> list[Future[Version]]:
         """Wait, refuse, or take the place of a queued commit; the futures of those it replaces."""
-        if self._committer.in_flight < self._max_in_flight:
+        if self._committer.in_flight < self._options.max_in_flight:
             return []
-        if self._on_busy == "error":
+        if self._options.on_busy == "error":
             raise WriterBusy(self.branch, self._committer.in_flight)
-        if self._on_busy == "coalesce":
+        if self._options.on_busy == "coalesce":
             if (taken := self._committer.take_queued()) is not None:
                 replaced, futures = taken
                 self._take_back(replaced)
                 return futures
             return []
-        self._committer.wait(at_most=self._max_in_flight - 1)
+        self._committer.wait(at_most=self._options.max_in_flight - 1)
         self._settle()
         return []
 

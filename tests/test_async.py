@@ -98,8 +98,9 @@ def test_a_busy_writer_coalesces_into_the_newest_state(repo):
             held.open()
             landed = [future.result().step for future in futures]
         writer.commit(state_at(6), step=6)
-    assert landed[0] in (1, 5)  # whether its landing had begun when the second came
-    assert landed[1:] == [5, 5, 5, 5]
+    assert landed[-1] == 5
+    assert len(set(landed)) <= 2  # the one whose landing had begun, and the one that took the place of the others
+    assert all(step <= at for step, at in enumerate(landed, 1))
     assert committed_steps(repo) == sorted({0, *landed, 6})
 
 
