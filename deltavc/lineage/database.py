@@ -15,8 +15,9 @@ import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy
@@ -30,22 +31,26 @@ from deltavc.errors import DatabaseUnavailable
 BUSY_SECONDS = 30
 """How long a transaction waits for another before DatabaseUnavailable."""
 
+CHUNK = 500
+"""Values in one IN list; SQLite once allowed 999 variables a statement."""
+
 _WRITES = "deltavc_writes"
 _ADVISORY_LOCK = 0x64656C7461766300  # "deltavc" in ASCII
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def open_database(url: str) -> Engine:
+def open_database(place: str | Path) -> Engine:
     """Make an engine for a database; nothing is connected to yet. `schema.prepare` checks what is in it.
 
     Args:
-        url: sqlite:///relative.db, sqlite:////absolute.db, sqlite:// (in memory), postgresql://user@host/name.
+        place: sqlite:///relative.db, sqlite:////absolute.db, sqlite:// (in memory), postgresql://user@host/name; or
+            the path of an SQLite file, which may hold characters that mean something in a URL.
 
     Raises:
         DatabaseUnavailable: not such a URL, or psycopg is not installed.
     """
     try:
-        parsed = make_url(url)
+        parsed = URL.create("sqlite", database=str(place)) if isinstance(place, Path) else make_url(place)
     except (ArgumentError, ValueError) as error:
         raise DatabaseUnavailable("(not a URL)", "a database is named by sqlite:///path or postgresql://...") from error
     if parsed.drivername in ("postgres", "postgresql"):
@@ -66,8 +71,8 @@ def open_database(url: str) -> Engine:
 
 
 def redact(url: URL | Engine) -> str:
-    """The URL as errors and logs may show it."""
-    return (url.url if isinstance(url, Engine) else url).render_as_string(hide_password=True)
+    """The URL as errors and logs may show it: without its password and its options, which may name another."""
+    return (url.url if isinstance(url, Engine) else url).set(query={}).render_as_string(hide_password=True)
 
 
 @contextmanager
@@ -86,6 +91,13 @@ def writing(engine: Engine) -> Iterator[Connection]:
             if engine.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
             yield connection
+
+
+def chunks(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """The values in lists that fit into an IN."""
+    pending = list(values)
+    for start in range(0, len(pending), CHUNK):
+        yield pending[start : start + CHUNK]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import CTE, Connection, Select, bindparam, case, literal, select
 
-from deltavc.lineage.ingest import chunks
+from deltavc.lineage.database import chunks
 from deltavc.lineage.tables import metrics, parents, versions
 
 _TRIED = 64

@@ -44,11 +44,6 @@ class History:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def has(self, version: str) -> bool:
-        """Whether this is the id of a version that was committed."""
-        with reading(self.engine) as db:
-            return graph.place(db, version) is not None
-
     def version(self, version: str) -> VersionInfo:
         """Raises UnknownRef."""
         return self.versions([version])[0]

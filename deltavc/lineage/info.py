@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from deltavc import canonical
-from deltavc.lineage.ingest import chunks, read_files
+from deltavc.lineage.database import chunks
+from deltavc.lineage.ingest import read_files
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import VersionRecord
 from deltavc.lineage.tables import edges, layouts, metrics, parents, ref_entries, versions

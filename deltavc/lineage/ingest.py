@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Table, func, insert, select, update
 
 from deltavc import canonical
 from deltavc.layout import Layout
+from deltavc.lineage.database import chunks
 from deltavc.lineage.records import EdgeRecord, FileRef, RefEntry, VersionRecord
 from deltavc.lineage.tables import (
     edge_packs,
@@ -29,9 +30,6 @@ from deltavc.lineage.tables import (
     refs,
     versions,
 )
-
-CHUNK = 500
-"""Values in one IN list; SQLite once allowed 999 variables a statement."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -73,13 +71,6 @@ def insert_batch(db: Connection, batch: Batch) -> None:
     _Versions(db).insert(batch.versions)
     _insert_edges(db, batch.edges)
     _insert_entries(db, batch.entries)
-
-
-def chunks(values: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
-    """Lists of up to `size` values."""
-    pending = list(values)
-    for start in range(0, len(pending), size):
-        yield pending[start : start + size]
 
 
 def keys_of(db: Connection, table: Table, ids: Iterable[str]) -> dict[str, int]:

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from deltavc.errors import NoPath
-from deltavc.lineage.database import reading
+from deltavc.lineage.database import chunks, reading
 from deltavc.lineage.history import History, known_place, read_edge
-from deltavc.lineage.ingest import chunks, keys_of
+from deltavc.lineage.ingest import keys_of
 from deltavc.lineage.records import EdgeRecord
 from deltavc.lineage.tables import edges, versions
 

@@ -76,6 +76,10 @@ def less_is_better(metric: str) -> bool:
 
 
 def _split(ref: str) -> tuple[str, list[tuple[str, int]]]:
+    try:
+        ref.encode()
+    except UnicodeEncodeError:  # bytes on a command line that are no UTF-8
+        raise UnknownRef(ref.encode(errors="backslashreplace").decode(), "it cannot be written as UTF-8") from None
     cut = min((place for place in (ref.find("~"), ref.find("^")) if place >= 0), default=len(ref))
     base, rest = ref[:cut], ref[cut:]
     suffixes = [(kind, int(digits or 1)) for kind, digits in _SUFFIX.findall(rest)]
