@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deltavc import fingerprints, packing
@@ -137,8 +137,15 @@ def draft(access: Access, base: Base, trail: Trail, view: StateView, request: Re
 
 
 def _merged(base: Layout, view: Layout) -> Layout:
-    """The base's layout with the view's tensors in place of, or added to, its own."""
-    return Layout.of([*(tensor for tensor in base.tensors if tensor.name not in view.place), *view.tensors])
+    """The base's layout with the view's tensors in place of, or added to, its own.
+
+    What is tied to a tensor of the view stays tied to it, also where the view ties that one to another.
+    """
+    owner = {tensor.name: tensor.tie or tensor.name for tensor in view.tensors}
+    kept = (tensor for tensor in base.tensors if tensor.name not in owner)
+    return Layout.of(
+        [*(replace(tensor, tie=owner.get(tensor.tie or "", tensor.tie)) for tensor in kept), *view.tensors]
+    )
 
 
 def _record(base: Base, layout: Layout, view: StateView, request: Request, files: Files) -> VersionRecord:

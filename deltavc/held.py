@@ -5,16 +5,18 @@ A walk works on them; a writer keeps them between commits as its base.
 
 from __future__ import annotations
 
+import mmap
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deltavc.lanes import LANE_DTYPES
 from deltavc.layout import Layout, TensorSpec
+from deltavc.store.files import file_errors
 
 Allocate = Callable[[TensorSpec], Tensor]
 """Gives lanes of the tensor's lane shape, all zero."""
@@ -77,14 +79,19 @@ def borrowed(buffers: Mapping[str, Tensor], layout: Layout) -> Allocate:
 
 
 def on_disk(directory: Path) -> Allocate:
-    """Files mapped into memory, in a directory that the caller removes."""
+    """Files in this directory, mapped into memory. They have no names, so none outlives its tensor or its process.
+
+    Raises:
+        StoreFull, StoreDenied, StoreUnavailable: when it allocates. The room is taken at once: a disk that turned out
+            to be full at a write to mapped memory would kill the process.
+    """
 
     def allocate(tensor: TensorSpec) -> Tensor:
         if tensor.num_lanes == 0:
             return fresh("cpu")(tensor)
-        with tempfile.NamedTemporaryFile(dir=directory, suffix=".lanes", delete=False) as file:
-            file.truncate(tensor.nbytes)
-        mapped = np.memmap(file.name, dtype=f"<i{tensor.lane_bytes}", mode="r+", shape=(tensor.num_lanes,))
-        return torch.from_numpy(mapped).view(tensor.lane_shape)
+        with file_errors(str(directory), "keeping the base"), tempfile.TemporaryFile(dir=directory) as file:
+            os.posix_fallocate(file.fileno(), 0, tensor.nbytes)
+            mapped = mmap.mmap(file.fileno(), tensor.nbytes)
+        return torch.frombuffer(mapped, dtype=LANE_DTYPES[tensor.lane_bytes]).view(tensor.lane_shape)
 
     return allocate

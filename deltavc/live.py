@@ -88,6 +88,8 @@ class Live:
         if live.tie is not None and stored_name(layout, name) != stored_name(layout, live.tie):
             raise LayoutMismatch(name, f"shares memory with {live.tie!r} in the live state, but not in the version")
         tensor = self.tensors[name]
+        if tensor.is_conj() or tensor.is_neg():
+            raise LayoutMismatch(name, "is a lazy conjugate or negative in the live state; resolve it first")
         if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
             raise LayoutMismatch(name, "is expanded in the live state: its elements share memory")
 

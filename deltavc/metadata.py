@@ -50,8 +50,9 @@ class Metadata:
             raise BadMetadata("message", f"not a string of at most {MAX_MESSAGE} characters")
         if author is not None and not isinstance(author, str):
             raise BadMetadata("author", f"a {type(author).__name__} is not a string")
-        if meta is not None and not isinstance(meta, Mapping):
-            raise BadMetadata("meta", f"a {type(meta).__name__} is not a mapping")
+        for field, given in (("metrics", metrics), ("meta", meta)):
+            if given is not None and not isinstance(given, Mapping):
+                raise BadMetadata(field, f"a {type(given).__name__} is not a mapping")
         found = cls(
             message=message,
             step=None if step is None else _step(step),

@@ -52,7 +52,7 @@ def init(url: str | Path, db: str | None = None, storage_options: Mapping[str, A
         DatabaseNeeded, WrongDatabase, SchemaOutdated, SchemaTooNew, DatabaseUnavailable; StoreError
     """
     store = open_store(url, storage_options)
-    database = _database_url(store, db)
+    database = _database_place(store, db)
     store.prepare()
     if _read_marker(store) is not None:
         raise RepositoryExists(store.url)
@@ -80,7 +80,7 @@ def open_repository(url: str | Path, db: str | None = None, storage_options: Map
     repository_id = _read_marker(store)
     if repository_id is None:
         raise NotARepository(store.url)
-    database = _database_url(store, db)
+    database = _database_place(store, db)
     if store.remote:
         store = CachedStore(store, platformdirs.user_cache_dir("deltavc"), CACHE_BYTES)
     index = _index(database, store, repository_id)
@@ -99,7 +99,7 @@ def upgrade_database(
     store = open_store(url, storage_options)
     if _read_marker(store) is None:
         raise NotARepository(store.url)
-    return schema.upgrade(open_database(_database_url(store, db)))
+    return schema.upgrade(open_database(_database_place(store, db)))
 
 
 def _read_marker(store: Store) -> str | None:
@@ -120,17 +120,17 @@ def _read_marker(store: Store) -> str | None:
     return repository_id
 
 
-def _database_url(store: Store, db: str | None) -> str:
+def _database_place(store: Store, db: str | None) -> str | Path:
     if db is not None:
         return db
     if store.url.startswith("memory://"):
         return "sqlite://"
     if store.remote:
         raise DatabaseNeeded(store.url)
-    return f"sqlite:///{store.url}/{DATABASE_FILE}"
+    return Path(store.url, DATABASE_FILE)
 
 
-def _index(database: str, store: Store, repository_id: str) -> Index:
+def _index(database: str | Path, store: Store, repository_id: str) -> Index:
     engine = open_database(database)
     schema.prepare(engine)
     return Index(engine, store, repository_id)

@@ -2,10 +2,11 @@
 
 import torch
 
-DTYPES = sorted(
-    """bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2
-    float8_e5m2fnuz float8_e8m0fnu bfloat16 float16 float32 float64 complex64 complex128""".split()
-)
+DTYPES = [
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float4_e2m1fn_x2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+]
 _WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -79,7 +80,7 @@ def stepped(state, seed, density=0.1):
 
 
 def restructured(state, seed):
-    """Another architecture: a tensor each new, dropped, reshaped, retyped, renamed, tied or untied, as chance has it."""
+    """Another architecture: one tensor new, dropped, reshaped, retyped, renamed, tied or untied, as chance has it."""
     pick = generator(seed)
 
     def one_of(items):
