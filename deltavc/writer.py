@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -74,6 +74,14 @@ class WriterOptions:
     snapshots: SnapshotPolicy = DEFAULT_POLICY
     max_in_flight: int = 1
     on_busy: OnBusy = "wait"
+
+    def __post_init__(self) -> None:
+        if self.keep not in get_args(Keep):
+            raise ValueError(f"keep={self.keep!r} is none of {', '.join(get_args(Keep))}")
+        if self.on_busy not in get_args(OnBusy):
+            raise ValueError(f"on_busy={self.on_busy!r} is none of {', '.join(get_args(OnBusy))}")
+        if self.max_in_flight < 1:
+            raise ValueError(f"max_in_flight={self.max_in_flight}: at least one commit has to be allowed")
 
 
 class Told(TypedDict, total=False):
@@ -154,7 +162,7 @@ class Writer:
 
         Args:
             state: a mapping of names to tensors, a module, an iterable of pairs, or a checkpoint's path.
-            parents: full ids; the first has to be `version`. Others make this version a merge.
+            parents: refs; the first has to be `version`. Others make this version a merge.
             told: step, metrics, meta, files, snapshot, codec, dtype, partial and author, as in `Told`.
 
         Returns:
@@ -162,10 +170,14 @@ class Writer:
 
         Raises:
             InputError: something passed in cannot be committed; the base is where it was.
+            TypeError: told something that is not in `Told`.
+            UnknownRef, AmbiguousRef: of `parents`.
             BranchMoved: the first of `parents` is not `version`.
             WriterBusy: with on_busy="error".
             CommitInDoubt: an earlier commit is still in doubt.
         """
+        if unknown := told.keys() - Told.__annotations__.keys():  # a misspelt metrics= must not get lost
+            raise TypeError(f"commit has no argument {min(unknown)!r}; it has {', '.join(Told.__annotations__)}")
         metadata = Metadata.of(
             message,
             told.get("step"),
@@ -178,8 +190,7 @@ class Writer:
         with self._lock:
             self._settle()
             superseded = self._make_room()
-            if parents is not None and (parents[0] if parents else None) != self._tip:
-                raise BranchMoved(self.branch, parents[0] if parents else None, self._tip)
+            parent_ids = self._parent_ids(parents)
             view = open_state(state, told.get("dtype") or self._options.dtype)
             self._devices = {name: tensor.device for name, tensor in view.tensors.items()}
             if self._base.lost:
@@ -188,7 +199,7 @@ class Writer:
             snapshot = told.get("snapshot")
             request = Request(
                 metadata=metadata,
-                parents=tuple(parents) if parents is not None else (self._tip,) if self._tip else (),
+                parents=parent_ids,
                 files={**view.extras, **(told.get("files") or {})},
                 parent_files=self._files,
                 codec=codec,
@@ -262,6 +273,15 @@ class Writer:
         if kind is not None and not issubclass(kind, Exception):  # Ctrl-C: do not wait for uploads
             self._committer.stop()
         self.close()
+
+    def _parent_ids(self, parents: Sequence[str] | None) -> tuple[str, ...]:
+        """What the next version names as its parents: each is known to be there, the tip at least to be on its way."""
+        if parents is None:
+            return (self._tip,) if self._tip else ()
+        ids = tuple(ref if ref == self._tip else self._resolve(ref) for ref in parents)
+        if (ids[0] if ids else None) != self._tip:
+            raise BranchMoved(self.branch, ids[0] if ids else None, self._tip)
+        return ids
 
     def _allocate(self, tensor: TensorSpec) -> Tensor:
         if self._directory is not None:
