@@ -138,6 +138,10 @@ def legs(plan: Plan, objects: Objects, names: set[str] | None = None) -> list[Le
 
     Args:
         names: stored tensors of the target that are wanted; None for all.
+
+    Raises:
+        CorruptObject: a layout is damaged, or an edge is to be walked back that cannot be.
+        MissingObject: a layout is gone.
     """
     found: list[Leg] = []
     for step in plan.steps:
@@ -146,10 +150,11 @@ def legs(plan: Plan, objects: Objects, names: set[str] | None = None) -> list[Le
         to = target if step.forward else base
         if to is None:
             raise ValueError("a snapshot cannot be walked back")
-        carried = fingerprints.carried(base, target) if base is not None and step.forward else set(to.place)
-        if base is None:
-            carried = set()
-        found.append(Leg(step, to, target, carried, {to.tensors[place].name for place in to.stored}))
+        stored = {to.tensors[place].name for place in to.stored}
+        carried = set() if base is None else fingerprints.carried(base, target)
+        if not step.forward and not stored <= carried:
+            raise CorruptObject(step.edge.key, "it drops tensors and says that it can be walked back", step.to)
+        found.append(Leg(step, to, target, carried, stored))
     wanted = names
     for number in range(len(found) - 1, -1, -1):
         leg = found[number]

@@ -47,3 +47,19 @@ def test_an_edge_is_refused(lie, tmp_path):
     (copy / wrong.key).write_bytes(wrong.body)
     with pytest.raises((Corruption, NoPath)), deltavc.open(copy, db="sqlite://") as repo:
         repo.checkout(VERSIONS["planes"])
+
+
+def test_an_edge_that_drops_tensors_is_not_walked_back(tmp_path):
+    copy = shutil.copytree(GOLDEN, tmp_path / "repository")
+    for message, changes in (("reshaped", {"reversible": True, "nbytes": 0}), ("snapshot", {"nbytes": 2**40})):
+        for path in (copy / "edges" / VERSIONS[message]).iterdir():
+            edge = EdgeRecord.parse(path.read_bytes())
+            wrong = dataclasses.replace(edge, **changes if edge.base or message == "snapshot" else {})
+            path.unlink()
+            (copy / wrong.key).write_bytes(wrong.body)
+    with deltavc.open(copy, db="sqlite://") as repo, repo.writer("main") as w:
+        w.move(VERSIONS["reshaped"])  # so that the cheapest way to `snapshot` leads back over the edge that lies
+        w.rollback(VERSIONS["reshaped"])
+        w.commit({name: tensor.clone() for name, tensor in repo.checkout("main").items()})
+        with pytest.raises(Corruption, match="walked back"):
+            w.move(VERSIONS["snapshot"])
