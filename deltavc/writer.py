@@ -30,8 +30,9 @@ from deltavc.access import Access
 from deltavc.base import Base
 from deltavc.committer import Committer, OnBusy
 from deltavc.delta import codecs
+from deltavc.delta.codecs.base import Codec
 from deltavc.draft import Draft, Request, draft
-from deltavc.errors import BranchMoved, CommitInDoubt, DeltavcError, WriterBusy, WriterClosed
+from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt, DeltavcError, WriterBusy, WriterClosed
 from deltavc.files import FileInput
 from deltavc.layout import TensorSpec
 from deltavc.lineage.names import BRANCHES
@@ -42,7 +43,7 @@ from deltavc.metadata import Metadata
 from deltavc.moving import move_base, trail_to
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.version import Version
-from deltavc.weights.state import State, open_state
+from deltavc.weights.state import State, StateView, open_state
 
 log = logging.getLogger(__name__)
 
@@ -189,28 +190,16 @@ class Writer:
         codec = self._codec if name is None else codecs.codec(name)
         with self._lock:
             self._settle()
-            superseded = self._make_room()
-            parent_ids = self._parent_ids(parents)
+            if self._options.on_busy == "error" and self._busy:
+                raise WriterBusy(self.branch, self._committer.in_flight)
             view = open_state(state, told.get("dtype") or self._options.dtype)
-            self._devices = {name: tensor.device for name, tensor in view.tensors.items()}
-            if self._base.lost:
-                self._idle()
-            move_base(self._access, self._base, self._tip)
-            snapshot = told.get("snapshot")
-            request = Request(
-                metadata=metadata,
-                parents=parent_ids,
-                files={**view.extras, **(told.get("files") or {})},
-                parent_files=self._files,
-                codec=codec,
-                snapshot=self._trail.due(self._options.snapshots) if snapshot is None else snapshot,
-                partial=told.get("partial", False),
-                memory=self._options.memory,
-            )
-            # In this order: a commit that lands in between leaves no gap.
-            expected = self._tip if self._committer.in_flight or self._committer.head is not None else None
-            made = draft(self._access, self._base, self._trail, view, request, expected)
-            self._tip, self._trail, self._files = made.record.id, made.trail, made.record.files
+            superseded = self._make_room()
+            try:
+                made = self._read(view, metadata, codec, parents, told)
+            except BaseException as error:
+                for future in superseded:
+                    future.set_exception(CommitAbandoned(self.branch, f"the commit in its place failed: {error}"))
+                raise
             return self._committer.submit(made, superseded)
 
     def move(self, ref: str, into: Mapping[str, Tensor] | torch.nn.Module | None = None) -> Version:
@@ -274,6 +263,31 @@ class Writer:
             self._committer.stop()
         self.close()
 
+    def _read(
+        self, view: StateView, metadata: Metadata, codec: Codec | None, parents: Sequence[str] | None, told: Told
+    ) -> Draft:
+        """Read a state into the base, which then is at the version drafted."""
+        self._devices = {name: tensor.device for name, tensor in view.tensors.items()}
+        if self._base.lost:
+            self._idle()
+        move_base(self._access, self._base, self._tip)
+        snapshot = told.get("snapshot")
+        request = Request(
+            metadata=metadata,
+            parents=self._parent_ids(parents),
+            files={**view.extras, **(told.get("files") or {})},
+            parent_files=self._files,
+            codec=codec,
+            snapshot=self._trail.due(self._options.snapshots) if snapshot is None else snapshot,
+            partial=told.get("partial", False),
+            memory=self._options.memory,
+        )
+        # In this order: a commit that lands in between leaves no gap.
+        expected = self._tip if self._committer.in_flight or self._committer.head is not None else None
+        made = draft(self._access, self._base, self._trail, view, request, expected)
+        self._tip, self._trail, self._files = made.record.id, made.trail, made.record.files
+        return made
+
     def _parent_ids(self, parents: Sequence[str] | None) -> tuple[str, ...]:
         """What the next version names as its parents: each is known to be there, the tip at least to be on its way."""
         if parents is None:
@@ -299,12 +313,14 @@ class Writer:
         for made in failed:
             self._take_back(made)
 
+    @property
+    def _busy(self) -> bool:
+        return self._committer.in_flight >= self._options.max_in_flight
+
     def _make_room(self) -> list[Future[Version]]:
-        """Wait, refuse, or take the place of a queued commit; the futures of those it replaces."""
-        if self._committer.in_flight < self._options.max_in_flight:
+        """Wait, or take the place of a queued commit; the futures of those it replaces."""
+        if not self._busy:
             return []
-        if self._options.on_busy == "error":
-            raise WriterBusy(self.branch, self._committer.in_flight)
         if self._options.on_busy == "coalesce":
             if (taken := self._committer.take_queued()) is not None:
                 replaced, futures = taken

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 import deltavc
-from deltavc.errors import EncodeMismatch, UnsupportedDtype, WriterBusy, WriterClosed
+from deltavc.errors import (
+    BadMetadata,
+    BadState,
+    CommitAbandoned,
+    EncodeMismatch,
+    UnsupportedDtype,
+    WriterBusy,
+    WriterClosed,
+)
 from deltavc.store.objects import open_store
 from tests.faults import WRITES, FaultyStore
 from tests.test_faults import committed_steps, opened, state_at
@@ -102,6 +110,29 @@ def test_a_busy_writer_coalesces_into_the_newest_state(repo):
     assert len(set(landed)) <= 2  # the one whose landing had begun, and the one that took the place of the others
     assert all(step <= at for step, at in enumerate(landed, 1))
     assert committed_steps(repo) == sorted({0, *landed, 6})
+
+
+def test_a_state_that_cannot_be_read_takes_no_place(repo):
+    with repo.writer("main", on_busy="coalesce") as writer, Held(repo.store) as held:
+        waiting = [writer.commit_async(state_at(step), step=step) for step in range(2)]
+        with pytest.raises(BadState):
+            writer.commit_async({"w": "no tensor"}, step=2)
+        held.open()
+        assert [future.result(60).step for future in waiting] == [0, 1]
+    assert committed_steps(repo) == [0, 1]
+
+
+def test_a_commit_that_fails_after_it_took_anothers_place_abandons_that_one(repo, tmp_path):
+    with repo.writer("main", on_busy="coalesce") as writer, Held(repo.store) as held:
+        waiting = [writer.commit_async(state_at(step), step=step) for step in range(2)]
+        with pytest.raises(BadMetadata):
+            writer.commit_async(state_at(2), step=2, files={"gone": tmp_path / "gone"})
+        held.open()
+        assert waiting[0].result(60).step == 0
+        with pytest.raises(CommitAbandoned):
+            waiting[1].result(60)
+        writer.commit(state_at(3), step=3)
+    assert committed_steps(repo) == [0, 3]
 
 
 def test_a_state_that_cannot_be_read_leaves_the_writer_where_it_was(repo):
