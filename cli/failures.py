@@ -20,6 +20,8 @@ import click
 
 from deltavc.errors import DeltavcError
 
+from .texts import plain
+
 INTERRUPTED = 130
 USAGE = 2
 FAILED = 1
@@ -59,7 +61,8 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
         facts = {name: value for name, value in asdict(failure).items() if name != "usage"}
         said += json.dumps(_redacted(facts))
     else:
-        lines = [failure.usage, f"error: {failure.message}", failure.hint and f"hint: {failure.hint}"]
+        sentence = plain(" ".join(failure.message.split()))
+        lines = [failure.usage, f"error: {sentence}", failure.hint and f"hint: {failure.hint}"]
         said += redact("\n".join(line for line in lines if line))
     with contextlib.suppress(OSError):  # stderr may be closed or full; the exit code still tells
         click.echo(said, err=True)

@@ -127,7 +127,7 @@ class Output:
         branches: Mapping[str, Version],
         tags: Mapping[str, Version],
     ) -> None:
-        """A repository: its `url`, `id` and `database`, the refs that its database did not have, its heads."""
+        """A repository (its URL, id and database), the refs that its database had not heard of, its heads."""
         told: dict[str, Any] = {**repository, "behind": list(behind)}
         for what, refs in (("branches", branches), ("tags", tags)):
             told[what] = {name: version.as_json() for name, version in refs.items()}

@@ -381,7 +381,7 @@ class Repo:
         entry = self._refs.newest(ref, self._index.head(ref))
         head = entry.new if entry is not None else None
         if head is None and start is None and self.branches():
-            reason = "there is no branch of this name; make it with repo.branch(name, at)"
+            reason = "there is no branch of this name; make it first: repo.branch, `deltavc branch`"
             raise UnknownRef(branch, reason, tuple(self._index.branches()))
         if start is not None and head is not None and (start[0] if start else None) != head:
             raise BranchMoved(branch, start[0] if start else None, head)
