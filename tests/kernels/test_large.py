@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from deltavc import kernels
-from deltavc.change import Box
+from deltavc.change import Box, Sparse
 
 
 @pytest.mark.long
@@ -25,12 +25,13 @@ def test_positions_beyond_two_to_the_31():
     assert kernels.apply(old, change, box, box.lengths) == moved
     assert torch.equal(old, new)
 
-    # The same in memory that is not contiguous.
+    # The same in memory that is not contiguous: positions and storage offsets are both large, and differ.
     square = old[: 2**31 + 2**16].view(2**15 + 1, 2**16).t()
     part = Box.whole(tuple(square.shape))
-    one = Box((2**16 - 1, 2**15), (1, 1))
-    strided, _ = kernels.diff(None, square[one.index] + 1, "add", one, part.lengths)
-    held = kernels.fingerprint(square, part, part.lengths)
-    step = kernels.apply(square[one.index], strided, one, part.lengths)
-    assert kernels.fingerprint(square, part, part.lengths) == (held + step) % 2**64
-    assert old[2**31 + 2**16 - 1] == 1
+    last = square.numel() - 1
+    far = Sparse("add", torch.tensor([last - 2, last - 1, last]), torch.tensor([5, 6, 7], dtype=torch.int8))
+    corner = Box((2**16 - 64, 2**15 - 63), (64, 64))
+    held = kernels.fingerprint(square[corner.index], corner, part.lengths)
+    moved = kernels.apply(square, far, part, part.lengths)
+    assert square[-1, -3:].tolist() == [5, 6, 7]
+    assert kernels.fingerprint(square[corner.index], corner, part.lengths) == (held + moved) % 2**64
