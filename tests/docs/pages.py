@@ -1,0 +1,35 @@
+"""The pages of the documentation, and what stands in them."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def blocks(page, language):
+    """The fenced blocks of one language: the number of the line that each stands on, and its text."""
+    text = page.read_text()
+    return [
+        (text[: found.start(2)].count("\n"), found[2]) for found in _BLOCK.finditer(text) if found[1] == language
+    ]
+
+
+def prose(page):
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def links(page):
+    """Where the links of a page lead that stay in the project."""
+    return [link for link in _LINK.findall(prose(page)) if "://" not in link]
+
+
+def slugs(page):
+    """The names by which headings are linked to, as GitHub makes them."""
+    headings = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in _HEADING.findall(prose(page)))
+    return {heading.strip().replace(" ", "-") for heading in headings}
