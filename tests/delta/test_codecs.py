@@ -254,7 +254,7 @@ def test_the_choice_is_near_the_smallest(drawn):
     sizes = {name: len(codec(name).encode(dense, num_lanes)) for name in ("planes", "raw")}
     sizes["sparse"] = len(codec("sparse").encode(change, num_lanes))
     chosen = choose(dense, num_lanes)
-    assert sizes[chosen] <= 1.35 * min(sizes.values()) + 64
+    assert sizes[chosen] <= 1.35 * min(sizes.values()) + 256  # up to there no codec is tried
     assert choose(change, num_lanes) in (chosen, "sparse")
 
 

@@ -21,8 +21,16 @@ _ADVANTAGE = 0.97
 than raw."""
 
 
+_TINY = 256
+"""Bytes of lanes up to which trying would take longer than reading and writing them. Models have many of these."""
+
+
 def choose(change: Change, num_lanes: int) -> str:
     """Name the codec: see `deltavc.delta.codecs.choose`."""
+    lane_bytes = change.values.element_size()
+    if num_lanes * lane_bytes <= _TINY:
+        changed = change.num_changes if isinstance(change, Sparse) else int(change.values.count_nonzero())
+        return "sparse" if changed * (lane_bytes + 1) < num_lanes * lane_bytes else "raw"
     if isinstance(change, Sparse) and change.num_changes < _SURELY_SPARSE * num_lanes:
         return "sparse"
     lanes = sample(change.values.numpy(), _SAMPLE) if isinstance(change, Dense) else _dense_sample(change, num_lanes)

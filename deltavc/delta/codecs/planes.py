@@ -37,6 +37,9 @@ _ENTRY = struct.Struct("<BI")
 _SAMPLE_LANES = 16384
 _SAMPLE_BYTES = 65536
 _PIECES = 4
+_FEW = 64
+"""Bytes of a plane below which a zstd frame's own size eats what it saves."""
+
 _WORTH = 0.98
 """A plane is compressed when its sample shrinks at least to this; less does not pay for decoding it."""
 
@@ -137,8 +140,8 @@ def _join_lanes(planes: Bytes, split: int) -> Lanes:
 
 def best_split(lanes: Lanes) -> int:
     """The split whose planes have the least entropy on these lanes."""
-    if lanes.itemsize == 1:
-        return PLAIN  # one plane has the same entropy, however its bytes are named
+    if lanes.itemsize == 1 or lanes.size < _FEW:
+        return PLAIN  # one plane has the same entropy, however its bytes are named; few are stored as they are
     return min((PLAIN, ZIGZAG, ROTATED), key=lambda split: planes_nbits(split_lanes(lanes, split)))
 
 
@@ -175,6 +178,8 @@ def sample_starts(count: int, size: int) -> tuple[list[int], int]:
 
 def _code(plane: Bytes) -> tuple[int, Buffer]:
     """Code one plane as its sample says; (coding, bytes)."""
+    if plane.size < _FEW:
+        return _STORED, plane.data
     piece = sample(plane, _SAMPLE_BYTES)
     by_entropy, by_level_1 = zstd.compress_entropy(piece.data), zstd.compress(piece.data)
     if min(len(by_entropy), len(by_level_1)) > _WORTH * piece.size:
