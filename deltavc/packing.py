@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -44,8 +44,6 @@ PACK_BYTES = 64 << 20
 FRAME_COST = 6
 """Memory that a frame in the making may take, in multiples of its lanes: dense difference, planes of it,
 payload, and the decoded copy it is compared with."""
-
-_MAX_AHEAD = 256
 
 
 class Packs:
@@ -175,7 +173,7 @@ def read(
             task = _reading(view, base.lanes[tensor.name], undo, place, tensor, box, fresh, codec, timings)
             yield FRAME_COST * box.num_lanes * tensor.lane_bytes, task
 
-    for done in _in_order(tasks(), memory // 2):
+    for done in pool.in_order(tasks(), memory // 2):
         base.fingerprints[done.name] = (base.fingerprints[done.name] + done.fingerprint) % fingerprints.MODULUS
         found.changed_lanes += done.changed_lanes
         if done.frame is not None:
@@ -201,7 +199,7 @@ def snapshot(base: Base, names: set[str], packs: Packs, codec: Codec | None, mem
             task = functools.partial(encode, change, place, tensor, box, codec, timings)
             yield FRAME_COST * box.num_lanes * tensor.lane_bytes, task
 
-    for frame in _in_order(tasks(), memory // 2):
+    for frame in pool.in_order(tasks(), memory // 2):
         packs.add(frame)
     packs.finish()
 
@@ -226,29 +224,6 @@ def encode(change: Change, place: int, tensor: TensorSpec, box: Box, codec: Code
             raise EncodeMismatch(tensor.name, codec.name)
     whole = box == Box.whole(tensor.lane_shape)
     return Encoded(place, None if whole else box, codec.name, change.operation, payload, change.num_changes)
-
-
-def _in_order(tasks: Iterable[tuple[int, Callable[[], _T]]], budget: int) -> Iterator[_T]:
-    """Run tasks on the pool, ahead by at most `budget` bytes of their costs, and yield results in order."""
-    running: collections.deque[tuple[int, Future[_T]]] = collections.deque()
-    held = 0
-    try:
-        for cost, task in tasks:
-            while running and (held + cost > budget or len(running) >= _MAX_AHEAD):
-                oldest, future = running.popleft()
-                yield future.result()
-                held -= oldest
-            running.append((cost, pool.submit(task)))
-            held += cost
-        while running:
-            yield running.popleft()[1].result()
-    finally:
-        # What runs still works on the base; nobody may take it back before that has ended.
-        for _, future in running:
-            future.cancel()
-        for _, future in running:
-            if not future.cancelled():
-                future.exception()
 
 
 def _boxes(layout: Layout, names: Collection[str]) -> Iterator[tuple[int, TensorSpec, Box]]:

@@ -10,9 +10,8 @@ edge does not carry over starts from zero, which is what nothing is.
 
 from __future__ import annotations
 
-import collections
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +40,11 @@ MAX_RANGE = 16 << 20
 
 MAX_GAP = 64 << 10
 """Unwanted bytes between two wanted frames that are fetched along rather than asking twice."""
+
+DECODE_COST = 2
+"""Memory that decoding takes, in multiples of the change: the planes it is coded in, and the change itself."""
+
+POSITION_BYTES = 8
 
 
 class Lanes(Protocol):
@@ -185,32 +189,15 @@ def walk(found: list[Leg], lanes: Lanes, objects: Objects, timings: Timings) -> 
         CorruptObject, MissingObject: with the object's key and the version whose edge needs it.
         UnknownCodec: a frame was written by a newer release.
     """
-    running: collections.deque[Future[None]] = collections.deque()
-    at = -1
-    try:
-        for job, body in _fetched(found, objects, timings):
-            while at < job.leg:
-                _drain(running)
-                at += 1
-                _enter(found[at], lanes)
-            for frame in job.frames:
-                running.append(pool.submit(_frame_task(found[job.leg], job, frame, body, lanes, objects, timings)))
-            while len(running) > 4 * pool.size():
-                running.popleft().result()
-        _drain(running)
-        for leg in found[at + 1 :]:
+    at = 0
+    for number, jobs in itertools.groupby(_fetched(found, objects, timings), lambda item: item[0].leg):
+        for leg in found[at : number + 1]:
             _enter(leg, lanes)
-    finally:
-        for future in running:
-            future.cancel()
-        for future in running:
-            if not future.cancelled():
-                future.exception()
-
-
-def _drain(running: collections.deque[Future[None]]) -> None:
-    while running:
-        running.popleft().result()
+        at = number + 1
+        for _ in pool.in_order(_frame_tasks(found[number], jobs, lanes, objects, timings), objects.memory // 2):
+            pass
+    for leg in found[at:]:
+        _enter(leg, lanes)
 
 
 def _enter(leg: Leg, lanes: Lanes) -> None:
@@ -240,7 +227,7 @@ def _fetched(found: list[Leg], objects: Objects, timings: Timings) -> Iterator[t
             return job.body
         return objects.get(job.use.key, found[job.leg].step.edge.target, job.start, job.nbytes)
 
-    ahead = objects.transfers.ahead(jobs(), fetch, lambda job: job.nbytes, objects.memory // 2)
+    ahead = objects.transfers.ahead(jobs(), fetch, lambda job: job.nbytes, objects.memory // 4)
     while True:
         with timings.stage("fetch"):
             following = next(ahead, None)
@@ -288,6 +275,19 @@ def _name(leg: Leg, index: PackIndex, frame: Frame, use: PackUse) -> str:
     if frame.place >= len(leg.frames_layout.tensors):
         raise CorruptObject(use.key, "a frame belongs to a tensor that its layout lacks", leg.step.edge.target)
     return leg.frames_layout.tensors[frame.place].name
+
+
+def _frame_tasks(
+    leg: Leg, jobs: Iterable[tuple[_Job, bytes]], lanes: Lanes, objects: Objects, timings: Timings
+) -> Iterator[tuple[int, Callable[[], None]]]:
+    """A task for each frame of one leg, with the memory it may take."""
+    for job, body in jobs:
+        for frame in job.frames:
+            tensor = leg.frames_layout.tensors[frame.place]
+            num_lanes = frame.box.num_lanes if frame.box is not None else tensor.num_lanes
+            each = tensor.lane_bytes if frame.num_changes == num_lanes else tensor.lane_bytes + POSITION_BYTES
+            cost = frame.nbytes + DECODE_COST * frame.num_changes * each
+            yield cost, _frame_task(leg, job, frame, body, lanes, objects, timings)
 
 
 def _frame_task(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 MAX_THREADS = 16
 """More than this adds nothing: memory, not arithmetic, is what the kernels wait for."""
+
+_MAX_AHEAD = 256
 
 _Queue = SimpleQueue[Callable[[], Any]]
 
@@ -83,6 +86,36 @@ def submit(task: Callable[[], T]) -> Future[T]:
     else:
         _tasks().put(work)
     return future
+
+
+def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int) -> Iterator[T]:
+    """Run tasks on the pool, ahead of the caller, and yield their results in order.
+
+    When one raises, and when the caller stops, those not yet started never are, and none is running any more.
+
+    Args:
+        tasks: each with its cost in bytes of memory.
+        budget: what running and waiting tasks may cost together; one always runs.
+    """
+    running: deque[tuple[int, Future[T]]] = deque()
+    held = 0
+    try:
+        for cost, task in tasks:
+            while running and (held + cost > budget or len(running) >= _MAX_AHEAD):
+                oldest, future = running.popleft()
+                yield future.result()
+                held -= oldest
+            running.append((cost, submit(task)))
+            held += cost
+        while running:
+            yield running.popleft()[1].result()
+    finally:
+        # What runs still works on what its caller gave it; nobody may touch that before it has ended.
+        for _, future in running:
+            future.cancel()
+        for _, future in running:
+            if not future.cancelled():
+                future.exception()
 
 
 class _Batch(Generic[T]):
