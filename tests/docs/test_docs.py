@@ -5,13 +5,13 @@ import shlex
 
 import click
 import pytest
+from deltavc.cli.main import main
 
 import deltavc
 from deltavc import errors
-from deltavc.cli.main import main
-from tests.docs.pages import PAGES, ROOT, blocks, links, slugs
+from tests.docs.pages import PAGES, ROOT, blocks, links, prose, slugs
 
-STRANGE = re.compile(r"/work\b|/tmp/|/root\b|/home/\w")
+STRANGE = re.compile(rf"{re.escape(str(ROOT))}|(?<![\w/.])/(?:root|tmp|work)\b")
 
 
 def every(pages, taken):
@@ -127,3 +127,9 @@ def test_every_page_can_be_found_from_the_index():
     index = ROOT / "docs/index.md"
     found = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
     assert {page for page in PAGES if page not in (index, ROOT / "README.md")} <= found
+
+
+@pytest.mark.parametrize("page", every(PAGES, lambda page: True))
+def test_files_that_a_page_names_exist(page):
+    for name in re.findall(r"`((?:tests|bench|deltavc|examples)/[\w/.-]*)`", prose(page)):
+        assert (ROOT / name).exists(), f"{name} does not exist"
