@@ -140,7 +140,7 @@ def selected(layout: Layout, patterns: Sequence[str] | None) -> list[str]:
     if patterns is None:
         return names
     chosen: set[str] = set()
-    for pattern in patterns:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matching = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
         if not matching:
             raise LayoutMismatch(pattern, "matches no tensor of the version")

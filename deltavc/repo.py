@@ -166,7 +166,7 @@ class Repo:
         Args:
             device: where new tensors go.
             into: live tensors to write to, in place; after an error they hold no version.
-            tensors: names, or patterns of names, to check out; None for all.
+            tensors: names, or patterns of names, to check out; a single one as a string; None for all.
             path: also write them there: .safetensors files laid out as they were committed, and the version's
                 files. The directory has to be empty unless `overwrite`.
             memory: bytes it may take beyond the tensors.

@@ -51,3 +51,7 @@ def test_parents_are_refs_and_the_first_is_where_the_writer_is(repo):
             writer.commit(STATE, parents=["side"])
         with pytest.raises(BranchMoved):
             writer.commit(STATE, parents=[])
+
+
+def test_one_pattern_may_be_a_string(repo):
+    assert list(repo.checkout(tensors="w*")) == ["w"]
