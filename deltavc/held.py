@@ -5,7 +5,6 @@ A walk works on them; a writer keeps them between commits as its base.
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,9 @@ from deltavc.store.files import file_errors
 
 Allocate = Callable[[TensorSpec], Tensor]
 """Gives lanes of the tensor's lane shape, all zero."""
+
+MAPPED = 64 << 10
+"""Bytes of the smallest tensor that is worth a file. Linux maps 65,530 of them into a process at most."""
 
 
 class HeldLanes:
@@ -79,7 +81,8 @@ def borrowed(buffers: Mapping[str, Tensor], layout: Layout) -> Allocate:
 
 
 def on_disk(directory: Path) -> Allocate:
-    """Files in this directory, mapped into memory. They have no names, so none outlives its tensor or its process.
+    """Files in this directory, mapped into memory; small tensors in memory. No file outlives its tensor or its process:
+    once it is mapped it has no name.
 
     Raises:
         StoreFull, StoreDenied, StoreUnavailable: when it allocates. The room is taken at once: a disk that turned out
@@ -87,11 +90,13 @@ def on_disk(directory: Path) -> Allocate:
     """
 
     def allocate(tensor: TensorSpec) -> Tensor:
-        if tensor.num_lanes == 0:
+        if tensor.nbytes < MAPPED:
             return fresh("cpu")(tensor)
-        with file_errors(str(directory), "keeping the base"), tempfile.TemporaryFile(dir=directory) as file:
+        with file_errors(str(directory), "keeping the base"), tempfile.NamedTemporaryFile(dir=directory) as file:
             os.posix_fallocate(file.fileno(), 0, tensor.nbytes)
-            mapped = mmap.mmap(file.fileno(), tensor.nbytes)
-        return torch.frombuffer(mapped, dtype=LANE_DTYPES[tensor.lane_bytes]).view(tensor.lane_shape)
+            # Unlike Python's own mmap, this keeps no file open: models have more tensors than a process may have files.
+            dtype = LANE_DTYPES[tensor.lane_bytes]
+            mapped = torch.from_file(file.name, shared=True, size=tensor.num_lanes, dtype=dtype)
+        return mapped.view(tensor.lane_shape)
 
     return allocate

@@ -6,11 +6,12 @@ during an operation, what it held before is subtracted, and what the operation h
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -106,13 +107,42 @@ def measure(directory):
     print(json.dumps(peaks.found))
 
 
-@pytest.fixture(scope="module")
-def peaks(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("memory")
-    code = f"from tests.test_memory import measure; measure({str(directory)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280)
+def keep_many_tensors(directory):
+    """Keep a base of more tensors on disk than this process may have files; files left there."""
+    import resource
+
+    import torch
+
+    import deltavc
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    state = {f"x.{place}": torch.full((20_000 + place,), place) for place in range(400)}
+    with deltavc.init(f"{directory}/repo") as repo, repo.writer(keep="disk") as writer:
+        writer.commit(state)
+        state["x.7"][5:50] = 1
+        writer.commit(state)
+        assert all(torch.equal(tensor, state[name]) for name, tensor in repo.checkout().items())
+        print(sum(len(files) for _, _, files in os.walk(tempfile.gettempdir())))
+
+
+def run(function, directory):
+    """What a function of this module prints, as JSON, in a process with the directory as its temporary one."""
+    code = f"from tests.test_memory import {function.__name__} as f; f({str(directory)!r})"
+    environment = {**os.environ, "TMPDIR": str(directory / "tmp")}
+    (directory / "tmp").mkdir()
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_a_base_on_disk_may_have_more_tensors_than_a_process_may_have_files(tmp_path):
+    assert run(keep_many_tensors, tmp_path) == 0
+
+
+@pytest.fixture(scope="module")
+def peaks(tmp_path_factory):
+    return run(measure, tmp_path_factory.mktemp("memory"))
 
 
 @pytest.mark.parametrize("name", ["first", "all changed", "1 %", "1 % and snapshot", "disk, opening", "disk"])
