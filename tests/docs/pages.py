@@ -14,9 +14,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 def blocks(page, language):
     """The fenced blocks of one language: the number of the line that each stands on, and its text."""
     text = page.read_text()
-    return [
-        (text[: found.start(2)].count("\n"), found[2]) for found in _BLOCK.finditer(text) if found[1] == language
-    ]
+    return [(text[: found.start(2)].count("\n"), found[2]) for found in _BLOCK.finditer(text) if found[1] == language]
 
 
 def prose(page):

@@ -1,4 +1,4 @@
-"""The documentation is so: its Python runs, its links lead somewhere, and it names the commands and errors there are."""
+"""The documentation is so: its Python runs, its links lead somewhere, the commands and errors that it names exist."""
 
 import re
 import shlex
