@@ -65,6 +65,8 @@ def show(
 ) -> Iterator[str]:
     """Everything that is known of a version."""
     yield from _block(version, {version.id: names})
+    if version.message:
+        yield ""
     yield f"Branch:      {plain(version.branch) if version.branch else 'none'}"
     yield f"Parents:     {' '.join(version.parents) or 'none'}"
     yield f"Fingerprint: {version.fingerprint}"

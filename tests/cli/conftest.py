@@ -4,28 +4,16 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 from click.testing import CliRunner
 from deltavc.cli.main import main
-from safetensors.torch import save_file
 
-NUM_STEPS = 4
+from tests.cli.samples import write_checkpoints
 
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
-    """step1 ... step4: directories whose weights differ a little from each to the next."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    generator = torch.Generator().manual_seed(7)
-    weights = {
-        "layer.weight": torch.randn(32, 32, generator=generator).bfloat16(),
-        "layer.bias": torch.randn(32, generator=generator),
-    }
-    for step in range(1, NUM_STEPS + 1):
-        weights["layer.weight"].view(torch.int16)[step, :3] += 1
-        (folder / f"step{step}").mkdir()
-        save_file(weights, folder / f"step{step}" / "model.safetensors", metadata={"format": "pt"})
-        (folder / f"step{step}" / "config.json").write_text("{}")
+    write_checkpoints(folder)
     return folder
 
 
