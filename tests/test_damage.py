@@ -5,14 +5,25 @@ is checked out through a database that knew the repository before and through a 
 an error of ours or the weights that were committed.
 """
 
+import contextlib
 import shutil
+import sqlite3
 
 import pytest
 import torch
 
 import deltavc
 from deltavc import packing, walk
-from deltavc.errors import Corruption, CorruptObject, DeltavcError, MissingObject, NoPath, NotARepository, RefError
+from deltavc.errors import (
+    Corruption,
+    CorruptObject,
+    DatabaseUnavailable,
+    DeltavcError,
+    MissingObject,
+    NoPath,
+    NotARepository,
+    RefError,
+)
 from tests import states
 
 
@@ -229,3 +240,17 @@ def test_live_tensors_that_met_damage_are_said_to_hold_no_version(original, copy
         with pytest.raises(CorruptObject) as raised:
             repo.checkout(version, into=live)
     assert "hold no version" in raised.value.__notes__[0]
+
+
+def test_a_damaged_row_of_the_database_is_an_error(original, copy):
+    _, expected = original
+    version = list(expected)[-1]
+    with contextlib.closing(sqlite3.connect(copy / "lineage.db", isolation_level=None)) as db:
+        rows = db.execute("SELECT pk, body FROM edges").fetchall()
+        for place in range(0, min(len(body) for _, body in rows), 9):
+            for pk, body in rows:
+                damaged = body[:place] + bytes([body[place] ^ 4]) + body[place + 1 :]
+                db.execute("UPDATE edges SET body = ? WHERE pk = ?", (damaged, pk))
+            with deltavc.open(copy) as repo, pytest.raises(DatabaseUnavailable, match="damaged"):
+                repo.checkout(version)
+    assert outcomes(copy, expected, "sqlite://") == []

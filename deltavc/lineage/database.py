@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy
+import zstandard
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, TimeoutError
@@ -110,6 +111,9 @@ def _named_errors(engine: Engine) -> Iterator[None]:
         reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
         if engine.url.password:
             reason = reason.replace(str(engine.url.password), "***")
+        raise DatabaseUnavailable(redact(engine), reason) from error
+    except zstandard.ZstdError as error:
+        reason = f"a row of it is damaged ({error}); name an empty one, which is filled from the bucket"
         raise DatabaseUnavailable(redact(engine), reason) from error
 
 

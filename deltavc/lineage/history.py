@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import zstandard
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select
 
 from deltavc.errors import UnknownRef
@@ -70,7 +69,7 @@ class History:
         """A layout that some version or edge has."""
         with reading(self.engine) as db:
             body = db.execute(select(layouts.c.body).where(layouts.c.id == layout)).scalar()
-        return None if body is None else Layout.parse(zstandard.decompress(body))
+        return None if body is None else Layout.parse(body)
 
     def layouts(self) -> list[str]:
         """Ids of all layouts: those that a state could have been committed with."""
@@ -82,7 +81,7 @@ class History:
         wanted = select(edges.c.body).join(versions, versions.c.pk == edges.c.target)
         with reading(self.engine) as db:
             bodies = db.execute(wanted.where(versions.c.id == version).order_by(edges.c.id)).scalars().all()
-        return [read_edge(body) for body in bodies]
+        return [EdgeRecord.trusted(body) for body in bodies]
 
     def head(self, ref: str) -> RefEntry | None:
         """The last entry of a ref that is indexed; its `new` is None when the ref was deleted."""
@@ -187,11 +186,6 @@ def known_place(db: Connection, version: str) -> graph.Place:
     if found is None:
         raise UnknownRef(version, "no version has this id")
     return found
-
-
-def read_edge(body: bytes) -> EdgeRecord:
-    """An edge from its column."""
-    return EdgeRecord.trusted(zstandard.decompress(body))
 
 
 def last_entry(db: Connection, ref: str) -> RefEntry | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
-import zstandard
 from sqlalchemy import Connection, Table, func, insert, select, update
 
 from deltavc import canonical
@@ -107,7 +106,7 @@ def _insert_layouts(db: Connection, records: Sequence[Layout]) -> None:
             "id": record.id,
             "num_lanes": record.num_lanes,
             "nbytes": record.nbytes,
-            "body": zstandard.compress(record.body),
+            "body": record.body,
         }
         for pk, record in zip(_new_keys(db, layouts), new, strict=False)
     ]
@@ -257,7 +256,7 @@ def _insert_edges(db: Connection, records: Sequence[EdgeRecord]) -> None:
                 "changes": record.changes,
                 "origin": record.origin,
                 "new_bytes": sum(use.nbytes for use in record.packs if use.frames is None),
-                "body": zstandard.compress(record.body),
+                "body": record.body,
             }
         )
         use_rows += [{"edge": pk, "pack": pack_keys[pack]} for pack in sorted({use.pack for use in record.packs})]

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, select
 
 from deltavc.errors import NoPath
 from deltavc.lineage.database import chunks, reading
-from deltavc.lineage.history import History, known_place, read_edge
+from deltavc.lineage.history import History, known_place
 from deltavc.lineage.ingest import keys_of
 from deltavc.lineage.records import EdgeRecord
 from deltavc.lineage.tables import edges, versions
@@ -196,5 +196,5 @@ def _load_steps(db: Connection, ways: list[_Way]) -> tuple[Step, ...]:
     records: dict[int, EdgeRecord] = {}
     for chunk in chunks(way.edge for way in ways):
         for pk, body in db.execute(select(edges.c.pk, edges.c.body).where(edges.c.pk.in_(chunk))):
-            records[pk] = read_edge(body)
+            records[pk] = EdgeRecord.trusted(body)
     return tuple(Step(records[way.edge], way.forward) for way in ways)

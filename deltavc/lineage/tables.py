@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import zstandard
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -65,6 +66,19 @@ class Prose(TypeDecorator[str]):
         return "\\".join(part.replace("\\0", "\0") for part in value.split("\\\\"))
 
 
+class Compressed(TypeDecorator[bytes]):
+    """Stored JSON as zstd with a checksum, so that a damaged row is an error when it is read."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: bytes | None, dialect: Any) -> bytes | None:
+        return None if value is None else zstandard.ZstdCompressor(write_checksum=True).compress(value)
+
+    def process_result_value(self, value: bytes | None, dialect: Any) -> bytes | None:
+        return None if value is None else zstandard.decompress(value)
+
+
 repository = Table("repository", metadata, Column("id", Text, primary_key=True))
 
 layouts = Table(
@@ -74,7 +88,7 @@ layouts = Table(
     Column("id", Id, nullable=False, unique=True),
     Column("num_lanes", BigInteger, nullable=False),
     Column("nbytes", BigInteger, nullable=False),
-    Column("body", LargeBinary, nullable=False),  # zstd of the stored JSON
+    Column("body", Compressed, nullable=False),
 )
 
 versions = Table(
@@ -130,7 +144,7 @@ edges = Table(
     Column("changes", BigInteger, nullable=False),
     Column("origin", String(16), nullable=False),
     Column("new_bytes", BigInteger, nullable=False),  # of packs written for it
-    Column("body", LargeBinary, nullable=False),  # zstd of the stored JSON
+    Column("body", Compressed, nullable=False),
 )
 
 packs = Table(
