@@ -107,10 +107,12 @@ class Interrupted(BaseException):
 @pytest.mark.parametrize("prefer", ["sparse", "dense", None])
 @pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 @pytest.mark.parametrize("num_cpus", [1, 2])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt within some __del__
 def test_an_interrupted_advance_has_advanced_wholly_or_not_at_all(prefer, layout, num_cpus):
     cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(cpus)[:num_cpus]))  # one CPU: no pool, all in this thread
     new = samples.changed(OLD, 0.01 if prefer else 0.5, 3)
+    kernels.diff(samples.laid_out(OLD, layout), new, "add", *PLACE, prefer=prefer, advance=True)  # compiled by now
 
     def interrupt(signum, frame):
         raise Interrupted
