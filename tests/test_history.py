@@ -146,7 +146,7 @@ def test_a_deleted_branch_is_gone_and_its_versions_are_not(repo):
 
 def test_a_branch_starts_where_it_is_told_to(repo):
     first = repo.commit(state(0))
-    with pytest.raises(UnknownRef, match="repo.branch"):
+    with pytest.raises(UnknownRef, match=r"repo\.branch"):
         repo.commit(state(1), branch="other")
     orphan = repo.commit(state(1), branch="other", parents=[])
     assert orphan.parents == ()
@@ -189,8 +189,8 @@ def test_prefixes_that_fit_several_versions_list_them(repo):
     assert known == versions[0]
     with pytest.raises(UnknownRef, match="no version's id"):
         repo.resolve("0123456789abcdef")
+    repo.commit(STATE, step=5, message="again")
     with pytest.raises(AmbiguousRef) as raised:
-        repo.commit(STATE, step=5, message="again")
         repo.resolve("step:5")
     assert len(raised.value.candidates) == 2
     with pytest.raises(UnknownRef) as unknown:
