@@ -42,19 +42,16 @@ class Files:
         self.nbytes = 0
 
     def take(self, inputs: Mapping[str, FileInput], parent: Mapping[str, FileRef]) -> None:
-        """Read files and begin to upload them. Returns once they may be changed.
+        """Read files, which `check_files` accepts, and begin to upload them. Returns once they may be changed.
 
         Raises:
-            BadMetadata: a name or an input that cannot be kept, or a file that changed while it was read.
+            BadMetadata: a file that cannot be read, or changed while it was read.
         """
         for name, content in inputs.items():
-            check_file_name(name)
             if isinstance(content, str | Path):
                 self._take_path(name, Path(content), parent.get(name))
-            elif isinstance(content, bytes | bytearray | memoryview):
-                self._take_bytes(name, bytes(content), parent.get(name))
             else:
-                raise BadMetadata(f"files[{name!r}]", f"a {type(content).__name__} is neither bytes nor a path")
+                self._take_bytes(name, bytes(content), parent.get(name))
 
     def wait(self) -> None:
         """Wait until every file is in the store; raises what an upload raised."""
@@ -132,6 +129,20 @@ def read_file(store: Store, file: FileRef, version: str) -> bytes:
     if len(content) != file.nbytes or blake3(content).hexdigest() != file.id[:64]:
         raise CorruptObject(file.key, "its content is not what its name says", version)
     return content
+
+
+def check_files(inputs: object) -> None:
+    """Refuse what cannot be kept with a version: names that are not fit, and what is neither bytes nor a path.
+
+    Raises:
+        BadMetadata: says which.
+    """
+    if not isinstance(inputs, Mapping):
+        raise BadMetadata("files", f"a {type(inputs).__name__} is not a mapping")
+    for name, content in inputs.items():
+        check_file_name(name)
+        if not isinstance(content, FileInput):
+            raise BadMetadata(f"files[{name[:80]!r}]", f"a {type(content).__name__} is neither bytes nor a path")
 
 
 def check_file_name(name: object) -> None:

@@ -32,8 +32,16 @@ from deltavc.committer import Committer, OnBusy
 from deltavc.delta import codecs
 from deltavc.delta.codecs.base import Codec
 from deltavc.draft import Draft, Request, draft
-from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt, DeltavcError, WriterBusy, WriterClosed
-from deltavc.files import FileInput
+from deltavc.errors import (
+    BranchMoved,
+    CommitAbandoned,
+    CommitInDoubt,
+    DeltavcError,
+    WriterBusy,
+    WriterClosed,
+    WrongWeights,
+)
+from deltavc.files import FileInput, check_files
 from deltavc.layout import TensorSpec
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import FileRef, RefEntry
@@ -186,6 +194,7 @@ class Writer:
             told.get("meta"),
             told.get("author") or self._access.author,
         )
+        check_files(told.get("files") or {})
         name = told.get("codec")
         codec = self._codec if name is None else codecs.codec(name)
         with self._lock:
@@ -195,7 +204,11 @@ class Writer:
             view = open_state(state, told.get("dtype") or self._options.dtype)
             superseded = self._make_room()
             try:
-                made = self._read(view, metadata, codec, parents, told)
+                try:
+                    made = self._read(view, metadata, codec, parents, told)
+                except WrongWeights as error:
+                    log.warning("the writer's copy of the last version was damaged; it is read again: %s", error)
+                    made = self._read(view, metadata, codec, parents, told)
             except BaseException as error:
                 for future in superseded:
                     future.set_exception(CommitAbandoned(self.branch, f"the commit in its place failed: {error}"))

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import deltavc
 from deltavc import SnapshotPolicy, packing
+from deltavc.delta import codecs
 from tests import states
 
 seeds = st.integers(0, 10_000)
@@ -20,7 +21,7 @@ class RandomWalk(RuleBasedStateMachine):
     """The model: a dict of version ids to states, one of branches to ids, and where the writer stands."""
 
     @initialize(
-        codec=st.sampled_from([None, "raw", "planes", "sparse", "xor-zstd"]),
+        codec=st.sampled_from([None, *codecs.names()]),
         keep=st.sampled_from(["device", "host", "disk"]),
         max_edges=st.integers(1, 6),
         frame_bytes=st.sampled_from([8, 24, 1000, 16 << 20]),
