@@ -2,7 +2,8 @@
 
 512 MiB of bf16 in 16 tensors, 0.5 % of the elements changed by one ULP, seed fixed. Interleaved in one run,
 medians: `torch.bitwise_xor(a, b, out=c)` over the same lanes (the limit: every byte read and written once),
-diff plus encode (with the decode that checks it), and a whole commit through a writer to memory://.
+diff plus encode, and a whole commit through a writer to memory://, which also decodes what it encoded and
+proves by a fingerprint of the whole state that what it commits is the state.
 
     python bench/commit.py [--mib 512] [--density 0.005] [--rounds 9]
 """
@@ -10,19 +11,20 @@ diff plus encode (with the decode that checks it), and a whole commit through a 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
+from collections.abc import Callable, Iterator
 
 import torch
 
 import deltavc
-from deltavc import packing
-from deltavc.base import Base
-from deltavc.held import fresh
+from deltavc import kernels, packing
+from deltavc.change import Box
+from deltavc.delta import codecs
+from deltavc.delta.frames import frame_boxes
 from deltavc.kernels import pool
 from deltavc.lanes import lanes
-from deltavc.timings import Timings
-from deltavc.weights.state import open_state
 
 
 def main() -> None:
@@ -69,23 +71,22 @@ def main() -> None:
 
 
 class _Reading:
-    """Diff and encode alone: what a commit does to a state, with packs that go nowhere."""
+    """Diff and encode alone, frame by frame on the pool, against a copy that advances."""
 
     def __init__(self, state: dict[str, torch.Tensor]) -> None:
-        self._base = Base(fresh("cpu"))
-        self.run(state)
+        self._held = {name: lanes(tensor).clone() for name, tensor in state.items()}
 
     def run(self, state: dict[str, torch.Tensor]) -> None:
-        view = open_state(state)
-        undo = self._base.begin(1 << 30)
-        packing.read(view, view.layout, self._base, undo, _Nowhere(), codec=None, memory=1 << 30, timings=Timings())
+        pool.run([task for name, tensor in state.items() for task in self._tasks(name, lanes(tensor))])
+
+    def _tasks(self, name: str, new: torch.Tensor) -> Iterator[Callable[[], int]]:
+        for box in frame_boxes(tuple(new.shape), new.element_size(), packing.FRAME_BYTES):
+            yield functools.partial(_encode, self._held[name][box.index], new[box.index], box, tuple(new.shape))
 
 
-class _Nowhere:
-    """Takes frames and forgets them."""
-
-    def add(self, frame: packing.Encoded) -> None: ...
-    def finish(self) -> None: ...
+def _encode(old: torch.Tensor, new: torch.Tensor, box: Box, shape: tuple[int, ...]) -> int:
+    change, _ = kernels.diff(old, new, "add", box, shape, advance=True)
+    return len(codecs.codec(codecs.choose(change, box.num_lanes)).encode(change, box.num_lanes))
 
 
 def _weights(count: int, generator: torch.Generator) -> torch.Tensor:

@@ -15,6 +15,7 @@ from deltavc import fingerprints, packing
 from deltavc.access import Access
 from deltavc.base import Base, Undo
 from deltavc.delta.codecs.base import Codec
+from deltavc.errors import WrongWeights
 from deltavc.files import FileInput, Files
 from deltavc.layout import Layout
 from deltavc.lineage.records import EdgeRecord, FileRef, PackUse, VersionRecord, layout_key
@@ -93,7 +94,7 @@ def draft(access: Access, base: Base, trail: Trail, view: StateView, request: Re
 
     After an exception the base is where it was (or lost, and says so).
     """
-    timings = Timings("read", "diff", "encode", "upload", "index")
+    timings = Timings("read", "diff", "verify", "encode", "upload", "index")
     before = base.layout
     layout = _merged(before, view.layout) if request.partial and before is not None else view.layout
     if before is not None and before.tensors == layout.tensors:
@@ -128,11 +129,12 @@ def draft(access: Access, base: Base, trail: Trail, view: StateView, request: Re
             files=files,
         )
         _upload(access, made, new_layout=before is None or before.id != layout.id)
-    except BaseException:
+    except BaseException as error:
         for pack in packs:
             pack.abandon()
         files.abandon()
         base.take_back(undo)
+        base.lost = base.lost or isinstance(error, WrongWeights)
         raise
     base.version = record.id
     return made

@@ -24,7 +24,7 @@ from deltavc.delta import codecs
 from deltavc.delta.codecs.base import Codec, FrameHeader
 from deltavc.delta.frames import frame_boxes
 from deltavc.delta.pack import PackBuilder
-from deltavc.errors import EncodeMismatch
+from deltavc.errors import EncodeMismatch, WrongWeights
 from deltavc.kernels import pool
 from deltavc.layout import Layout, TensorSpec
 from deltavc.lineage.records import PackUse, pack_key
@@ -118,9 +118,10 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """What became of one box: how it moves its tensor's fingerprint, and its frame if it changed."""
+    """What became of one box: by how much it moved its tensor's fingerprint, its own, and its frame if it changed."""
 
     name: str
+    moved: int
     fingerprint: int
     changed_lanes: int
     frame: Encoded | None
@@ -155,6 +156,7 @@ def read(
 
     Raises:
         EncodeMismatch: a frame did not decode to the change it was made from; nothing of it was packed.
+        WrongWeights: the base is not what it was: its fingerprints, moved by what changed, are not the state's.
     """
     carried = fingerprints.carried(base.layout, layout) if base.layout is not None else set()
     base.lanes.keep(carried)
@@ -173,12 +175,17 @@ def read(
             task = _reading(view, base.lanes[tensor.name], undo, place, tensor, box, fresh, codec, timings)
             yield FRAME_COST * box.num_lanes * tensor.lane_bytes, task
 
+    seen: collections.Counter[str] = collections.Counter()
     for done in pool.in_order(tasks(), memory // 2):
-        base.fingerprints[done.name] = (base.fingerprints[done.name] + done.fingerprint) % fingerprints.MODULUS
+        base.fingerprints[done.name] = (base.fingerprints[done.name] + done.moved) % fingerprints.MODULUS
+        seen[done.name] += done.fingerprint
         found.changed_lanes += done.changed_lanes
         if done.frame is not None:
             found.changed.add(done.name)
             packs.add(done.frame)
+    wrong = [name for name, value in seen.items() if value % fingerprints.MODULUS != base.fingerprints[name]]
+    if wrong:
+        raise WrongWeights(base.version or "none", tuple(sorted(wrong)))
     packs.finish()
     return found
 
@@ -257,10 +264,12 @@ def _reading(
                 new = new.to(held.device)
         with timings.stage("diff"):
             undo.opening()
-            change, fingerprint, changed_lanes = _take(held, new, box, tensor.lane_shape, fresh, codec)
+            change, moved, changed_lanes = _take(held, new, box, tensor.lane_shape, fresh, codec)
             undo.closing(tensor.name, box, None if fresh else change)
+        with timings.stage("verify"):
+            fingerprint = moved if fresh else kernels.fingerprint(new, box, tensor.lane_shape)
         frame = None if changed_lanes == 0 else encode(change, place, tensor, box, codec, timings)
-        return _Box(tensor.name, fingerprint, changed_lanes, frame)
+        return _Box(tensor.name, moved, fingerprint, changed_lanes, frame)
 
     return task
 

@@ -251,3 +251,17 @@ def test_a_database_that_fails_at_any_statement_fails_no_commit_that_landed(repo
     assert committed_steps(repo) == expected
     assert [version.step for version in repo.log()] == expected[::-1]
     assert step > 10
+
+
+@pytest.mark.parametrize("name", ["w", "b"])
+def test_a_base_damaged_in_memory_is_noticed_and_read_again(repo, name, caplog):
+    with repo.writer("main") as writer:
+        writer.commit(state_at(0), step=0)
+        writer._base.lanes[name].view(-1)[3] ^= 4
+        writer.commit(state_at(1), step=1)
+        assert "read again" in caplog.text
+        future = writer.commit_async(state_at(2), step=2)
+        writer._base.lanes[name].view(-1)[3] ^= 4
+        writer.commit(state_at(3), step=3)
+        assert future.result().step == 2
+    assert committed_steps(repo) == [0, 1, 2, 3]
