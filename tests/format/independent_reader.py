@@ -207,7 +207,91 @@ def decode_sparse(payload, n, w, c):
     return positions, np.array(values, f"u{w}")
 
 
-CODECS = {"raw": decode_raw, "xor-zstd": decode_xor_zstd, "planes": decode_planes, "sparse": decode_sparse}
+def unlz4(block, size):
+    made, at = bytearray(), 0
+
+    def length(nibble):
+        nonlocal at
+        total, more = nibble, 255 if nibble == 15 else 0
+        while more == 255:
+            more = block[at]
+            total, at = total + more, at + 1
+        return total
+
+    while True:
+        token, at = block[at], at + 1
+        literals = length(token >> 4)
+        check(literals <= len(block) - at, "literals that are cut off")
+        made, at = made + block[at : at + literals], at + literals
+        if at == len(block):
+            check(token & 15 == 0 and len(made) == size, "an LZ4 block that ends elsewhere")
+            return bytes(made)
+        start, offset, at = len(made), int.from_bytes(block[at : at + 2], "little"), at + 2
+        end = start + 4 + length(token & 15)
+        check(start <= size - 12 and end <= size - 5, "a match where an LZ4 block ends")
+        repeat(made, offset, end)
+
+
+def unsnappy(block, size):
+    number, at = 0, 0
+    while at == 0 or block[at - 1] & 128:
+        number, at = number | (block[at] & 127) << 7 * at, at + 1
+    check(number == size and (at == 1 or block[at - 1]), "a Snappy block of another size")
+    made = bytearray()
+    while at < len(block):
+        tag, at = block[at], at + 1
+        kind, top = tag & 3, tag >> 2
+        more = (max(0, top - 59), 1, 2, 4)[kind]
+        check(more <= len(block) - at, "an element that is cut off")
+        number, at = int.from_bytes(block[at : at + more], "little"), at + more
+        if kind == 0:
+            length = 1 + (number if more else top)
+            check(length <= len(block) - at, "a literal that is cut off")
+            made, at = made + block[at : at + length], at + length
+        elif kind == 1:
+            repeat(made, (tag >> 5) << 8 | number, len(made) + 4 + (top & 7))
+        else:
+            repeat(made, number, len(made) + 1 + top)
+    check(len(made) == size, "a Snappy block that ends elsewhere")
+    return bytes(made)
+
+
+def repeat(made, offset, end):
+    """Append bytes that stand `offset` before them, until there are `end`."""
+    check(1 <= offset <= len(made) and end <= 65536, "a copy from outside, or to outside")
+    while len(made) < end:
+        made += made[-offset:][: end - len(made)]
+
+
+def decode_blocks(unblock, wrapped):
+    def decode(payload, n, w, c):
+        sizes = [min(65536, n * w - first) for first in range(0, n * w, 65536)]
+        if wrapped:
+            content = zstandard.get_frame_parameters(payload).content_size
+            check(content <= sum(36 + size + size // 6 for size in sizes), "a zstd frame that is too large")
+            payload = unzstd(payload, content)
+        at = 4 * len(sizes)
+        check(at <= len(payload), "a table that is cut off")
+        values = b""
+        for number, size in enumerate(sizes):
+            length = int.from_bytes(payload[4 * number : 4 * number + 4], "little")
+            check(1 <= length <= len(payload) - at, "a block that is cut off")
+            values, at = values + unblock(payload[at : at + length], size), at + length
+        check(at == len(payload), "bytes behind the blocks")
+        return None, values_of(values, w)
+
+    return decode
+
+
+CODECS = {
+    "raw": decode_raw,
+    "xor-zstd": decode_xor_zstd,
+    "xor-lz4": decode_blocks(unlz4, wrapped=False),
+    "xor-snappy-zstd": decode_blocks(unsnappy, wrapped=True),
+    "xor-lz4hc-zstd": decode_blocks(unlz4, wrapped=True),
+    "planes": decode_planes,
+    "sparse": decode_sparse,
+}
 
 
 # --- packs ---

@@ -1,6 +1,6 @@
 """Make tests/format/golden/NAME: a repository with one of everything, and what is in it.
 
-    python -m tests.format.make_golden NAME
+    python -m tests.format.make_golden NAME         a name that ends in xor: the predecessors' codecs alone
 
 Run by hand, when the format gains something that no golden repository has; those that are there are never made
 again, since they stand for what earlier releases wrote. Upload ids are random, so no two runs give the same bytes.
@@ -131,6 +131,36 @@ def build(repo):
     repo.delete_tag("oops")
 
 
+def build_xor(repo):
+    """Blocks: two of them, long and short literals, matches of every reach, and every width of lanes."""
+    state = {
+        "embed": torch.zeros(5000, 8).bfloat16(),  # 80 kB
+        "master": torch.randn(24, 4, generator=random),
+        "noise": bits("uint8", 400),
+        "pairs": bits("complex128", 3),
+        "pattern": torch.arange(5, dtype=torch.uint8).repeat(100),
+        "scale": torch.tensor(0.5).bfloat16(),
+    }
+    state["embed"][::700] = torch.randn(8, generator=random).bfloat16()
+    with repo.writer("main") as w:
+        w.commit(state, message="lz4", codec="xor-lz4")
+        step(state, 0.005)
+        w.commit(state, message="snappy", codec="xor-snappy-zstd")
+        step(state, 0.005)
+        metrics = {"nan": float("nan"), "up": float("inf"), "down": float("-inf")}
+        w.commit(state, message="sparse", codec="sparse", metrics=metrics)
+        step(state, 0.005)
+        hc = w.commit(state, message="lz4hc", codec="xor-lz4hc-zstd")
+        step(state, 0.005)
+        w.commit(state, message="lz4 again", codec="xor-lz4")
+        step(state, 0.005)
+        snapshot = w.commit(state, message="snapshot", snapshot=True, codec="xor-snappy-zstd")
+        repo.tag("v1.0", snapshot.id)
+    repo.branch("side", hc.id)
+    step(state, 0.005)
+    repo.commit(state, "side", message="side", snapshot=True, codec="xor-lz4hc-zstd")
+
+
 def expected(repo):
     versions = {}
     for version in repo.log(all=True):
@@ -154,10 +184,13 @@ def digest(data):
 
 
 def main(name):
-    packing.FRAME_BYTES = 256
+    if name.endswith("xor"):
+        make = build_xor
+    else:
+        make, packing.FRAME_BYTES = build, 256
     target = GOLDEN / name
     with tempfile.TemporaryDirectory() as scratch, deltavc.init(target, db=f"sqlite:///{scratch}/lineage.db") as repo:
-        build(repo)
+        make(repo)
         (target / ref_hint_key("branches/side")).write_bytes(b"999999999999")  # nobody may believe it
         text = json.dumps(expected(repo), indent=1, sort_keys=True)
     (GOLDEN / f"{name}.json").write_text(text + "\n", newline="\n")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from deltavc.change import Change
     from deltavc.delta.codecs.base import Codec
 
-_NAMES = ("sparse", "planes", "raw", "xor-zstd")
+_NAMES = ("sparse", "planes", "raw", "xor-zstd", "xor-lz4", "xor-snappy-zstd", "xor-lz4hc-zstd")
 
 
 def names() -> tuple[str, ...]:
@@ -51,6 +51,7 @@ def choose(change: Change, num_lanes: int) -> str:
 
 @functools.cache
 def _codecs() -> dict[str, Codec]:
-    from deltavc.delta.codecs import planes, sparse, xor
+    from deltavc.delta.codecs import planes, sparse, xor, xor_blocks
 
-    return {each.name: each for each in (sparse.SparseGaps(), planes.Planes(), planes.Raw(), xor.XorZstd())}
+    known = (sparse.SparseGaps(), planes.Planes(), planes.Raw(), xor.XorZstd(), *xor_blocks.CODECS)
+    return {each.name: each for each in known}

@@ -7,13 +7,18 @@ stands in the frame's header, which the pack's index keeps, so a decoder can ref
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from deltavc.change import Change, Operation
 from deltavc.errors import BadPayload
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 Buffer = bytes | bytearray | memoryview
 Kind = Literal["sparse", "dense"]
+Algorithm = Literal["LZ4", "Snappy"]
 
 MAX_FRAME_BYTES = 64 << 20
 """Bytes of lanes in the box of one frame; larger tensors are cut along their leading dimensions."""
@@ -74,4 +79,40 @@ class Codec(Protocol):
         Raises:
             BadPayload: for bytes that are no encoding of a change with this header, before it allocates
                 what they promise. Nothing else.
+        """
+
+
+class TwoLayer(Codec, Protocol):
+    """A codec that comes off in two steps: `decode` is `open` after `peel`.
+
+    What `peel` leaves are blocks that decode independently of each other, in a format that devices decode: the
+    outer layer comes off on the CPU, at any time, and the inner one where the change is wanted (`nvcomp`).
+    """
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What the blocks are in."""
+
+    def peel(self, payload: Buffer, header: FrameHeader) -> Buffer:
+        """Take the outer layer off; the payload itself where there is none.
+
+        Raises:
+            BadPayload: for bytes that are no such layer, or one around more than this frame can take.
+        """
+
+    def block_ends(self, peeled: Buffer, header: FrameHeader) -> npt.NDArray[np.int64]:
+        """Check peeled bytes, so that any decoder decodes them, and find the blocks.
+
+        Returns:
+            int64, shape (blocks + 1,): block i lies from entry i to entry i + 1 of `peeled`.
+
+        Raises:
+            BadPayload: for bytes that are no change with this header.
+        """
+
+    def open(self, peeled: Buffer, header: FrameHeader) -> Change:
+        """Read the change from peeled bytes, on the CPU.
+
+        Raises:
+            BadPayload: as `block_ends` does.
         """

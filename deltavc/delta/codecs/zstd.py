@@ -60,14 +60,24 @@ def decompress(stored: Buffer, nbytes: int) -> bytes:
     Raises:
         BadPayload: anything else. The size is compared before anything of that size is allocated.
     """
+    return decompress_within(stored, nbytes, nbytes)
+
+
+def decompress_within(stored: Buffer, least: int, most: int) -> bytes:
+    """Read one frame that holds `least` (1 or more) to `most` bytes and is followed by none.
+
+    Raises:
+        BadPayload: anything else. The size is compared before anything of that size is allocated.
+    """
+    due = f"{least} bytes" if least == most else f"{least} to {most} bytes"
     try:
         promised = zstandard.get_frame_parameters(stored).content_size
-        if promised != nbytes:
+        if not least <= promised <= most:
             size = "an unknown size" if promised == zstandard.CONTENTSIZE_UNKNOWN else f"{promised} bytes"
-            raise BadPayload(f"a zstd frame of {size} where {nbytes} bytes are due")
+            raise BadPayload(f"a zstd frame of {size} where {due} are due")
         found = _tools.decompressor.decompress(stored, read_across_frames=False, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadPayload(f"not a zstd frame: {error}") from error
-    if len(found) != nbytes:
-        raise BadPayload(f"a zstd frame of {len(found)} bytes where {nbytes} are due")
+    if len(found) != promised:
+        raise BadPayload(f"a zstd frame of {len(found)} bytes that promises {promised}")
     return found
