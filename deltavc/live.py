@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deltavc.errors import BadState, LayoutMismatch
+from deltavc.errors import BadState, LayoutMismatch, WrongWeights
 from deltavc.held import HeldLanes
 from deltavc.lanes import lanes
 from deltavc.layout import Layout
@@ -60,6 +60,7 @@ class Live:
             extra = next((live.name for live in self.layout.tensors if live.name not in layout.place), None)
             if extra is not None:
                 raise LayoutMismatch(extra, "is in the live state but not in the version")
+        self._check_ties(layout, set(names))
         return found
 
     def fill_tied(self, layout: Layout, names: list[str], held: HeldLanes) -> None:
@@ -69,12 +70,28 @@ class Live:
             if target.data_ptr() != source.data_ptr():
                 target.copy_(source)
 
-    def write(self, layout: Layout, held: HeldLanes) -> None:
-        """Copy proven lanes of a whole version into the live tensors. Raises LayoutMismatch."""
+    def write(self, version: str, layout: Layout, held: HeldLanes) -> None:
+        """Copy proven lanes of a whole version into the live tensors, and compare.
+
+        Raises:
+            LayoutMismatch: they do not fit; nothing was written.
+            WrongWeights: live tensors hold other values now: they overlap in memory.
+        """
         names = [tensor.name for tensor in layout.tensors]
         for name, buffer in self.buffers(layout, names, complete=True).items():
             buffer.copy_(held[name])
         self.fill_tied(layout, names, held)
+        self.compare(version, layout, names, held)
+
+    def compare(self, version: str, layout: Layout, names: list[str], held: HeldLanes) -> None:
+        """Raise WrongWeights unless each live tensor has the lanes that are held for it, or is where they are held."""
+        wrong = []
+        for name in names:
+            source, live = held[stored_name(layout, name)], self.lanes(name)
+            if live.data_ptr() != source.data_ptr() and not torch.equal(live, source.to(live.device)):
+                wrong.append(name)
+        if wrong:
+            raise WrongWeights(version, tuple(wrong))
 
     def _check(self, layout: Layout, name: str) -> None:
         wanted = layout.tensors[layout.place[name]]
@@ -85,13 +102,23 @@ class Live:
         if (live.dtype, live.shape) != (wanted.dtype, wanted.shape):
             has, needs = f"{live.dtype} {list(live.shape)}", f"{wanted.dtype} {list(wanted.shape)}"
             raise LayoutMismatch(name, f"is {has} in the live state, {needs} in the version")
-        if live.tie is not None and stored_name(layout, name) != stored_name(layout, live.tie):
-            raise LayoutMismatch(name, f"shares memory with {live.tie!r} in the live state, but not in the version")
         tensor = self.tensors[name]
         if tensor.is_conj() or tensor.is_neg():
             raise LayoutMismatch(name, "is a lazy conjugate or negative in the live state; resolve it first")
         if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
             raise LayoutMismatch(name, "is expanded in the live state: its elements share memory")
+
+    def _check_ties(self, layout: Layout, names: set[str]) -> None:
+        """Writing these names must not change others, which share their memory here but not in the version."""
+        sharing: dict[str, list[str]] = {}
+        for live in self.layout.tensors:
+            if live.name in layout.place:
+                sharing.setdefault(live.tie or live.name, []).append(live.name)
+        for first, *others in sharing.values():
+            apart = [name for name in others if stored_name(layout, name) != stored_name(layout, first)]
+            if apart and not names.isdisjoint((first, *others)):
+                reason = f"shares memory with {first!r} in the live state, but not in the version"
+                raise LayoutMismatch(apart[0], reason)
 
 
 def stored_name(layout: Layout, name: str) -> str:

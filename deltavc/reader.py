@@ -77,9 +77,10 @@ def checkout(
     try:
         walk.walk(found, lanes, objects, timings)
         with timings.stage("verify"):
-            verify(record.id, layout, lanes, expected, stored)
             if into is not None:
                 into.fill_tied(layout, names, lanes)
+                into.compare(record.id, layout, names, lanes)
+            verify(record.id, layout, lanes, expected, stored)
     except BaseException as error:
         if into is not None:
             error.add_note("The tensors given as into= are partly written and hold no version; check out again.")

@@ -374,7 +374,7 @@ class Writer:
         self._tip = target
         self._refresh()
         if live is not None and self._base.layout is not None:
-            live.write(self._base.layout, self._base.lanes)
+            live.write(target, self._base.layout, self._base.lanes)
 
     def _refresh(self) -> None:
         """Look up what the next commit needs to know of the version it will be a child of."""

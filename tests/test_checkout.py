@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import deltavc
-from deltavc.errors import BadCheckpoint, BadState, LayoutMismatch, UnknownRef
+from deltavc.errors import BadCheckpoint, BadState, LayoutMismatch, UnknownRef, WrongWeights
 from tests import states
 
 
@@ -113,6 +113,34 @@ def test_live_tensors_that_do_not_fit_are_named_and_nothing_is_changed(repo, cas
         assert (writer.version, repo.resolve("main")) == (last.id, last.id)
         writer.commit(state)
         assert states.same(repo.checkout(), state)
+
+
+@pytest.mark.parametrize("how", ["checkout", "move", "rollback"])
+def test_live_tensors_that_overlap_are_noticed(repo, how):
+    tied = torch.randn(4)
+    state = {"a": tied, "b": tied, "c": torch.randn(4), "d": torch.randn(3, 3)}
+    with repo.writer() as writer:
+        first = writer.commit(state)
+        writer.commit(states.stepped(state, 1))
+        into = repo.checkout if how == "checkout" else getattr(writer, how)
+        memory = torch.zeros(20)
+        fit = {"a": memory[:4], "b": memory[4:8], "c": memory[8:16:2], "d": torch.zeros(3, 3)}
+        into(first.id, into=fit)
+        assert states.same(fit, state)
+        for part in ({"c": memory[2:6]}, {"b": memory[6:10]}, {"d": memory.as_strided((3, 3), (1, 1), 11)}):
+            with pytest.raises(WrongWeights):
+                into(first.id, into={**fit, **part})
+        assert states.same(repo.checkout(first.id), state)
+
+
+def test_a_part_is_not_written_where_others_would_change_with_it(repo):
+    repo.commit({"a": torch.randn(4), "b": torch.randn(4), "c": torch.randn(2)})
+    shared = torch.zeros(4)
+    for name in "ab":
+        with pytest.raises(LayoutMismatch, match="'b' shares memory with 'a'"):
+            repo.checkout(into={"a": shared, "b": shared, "c": torch.zeros(2)}, tensors=[name])
+    repo.checkout(into={"a": shared, "b": shared, "c": torch.zeros(2)}, tensors=["c"])
+    assert not shared.any()
 
 
 def test_into_something_that_is_no_state_is_refused(repo):
