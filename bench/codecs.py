@@ -38,7 +38,7 @@ def main() -> None:
     print(f"a copy of the lanes: {_gigabytes(weights) / copy:.1f} GB/s")
 
     print(
-        f"\n{'changes':>9} {'codec':>9} {'bits a change':>14} {'of raw':>8} {'encode':>9} {'decode':>9}  GB/s of lanes"
+        f"\n{'changes':>9} {'codec':>15} {'bits a change':>14} {'of raw':>8} {'encode':>9} {'decode':>9}  GB/s of lanes"
     )
     for density in given.density or DENSITIES:
         moved = [_moved(frame, density, seed) for seed, frame in enumerate(weights)]
@@ -70,7 +70,7 @@ def _report(title: str, name: str, changes: list[Change], frames: list[torch.Ten
     nbytes, size = sum(map(len, payloads)), _gigabytes(frames)
     changed = sum(int(change.values.count_nonzero()) for change in changes)
     print(
-        f"{title:>9} {name:>9} {8 * nbytes / changed:14.2f} {nbytes / size / 1e9:8.2%}"
+        f"{title:>9} {name:>15} {8 * nbytes / changed:14.2f} {nbytes / size / 1e9:8.2%}"
         f" {size / encode:9.2f} {size / decode:9.2f}"
     )
 

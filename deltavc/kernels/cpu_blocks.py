@@ -1,8 +1,8 @@
 """Whether blocks of LZ4 or Snappy are what they should be, told without decoding them.
 
-A decoder on a device stops at nothing, and decoders in libraries let pass what the formats forbid (liblz4 an
-offset of 0) or allocate first what a block promises. A walk over the blocks' lengths and offsets copies nothing, so
-that it costs a fraction of decoding, and what passes it decodes everywhere, and to the same bytes.
+Decoders differ in what they refuse: liblz4 lets an offset of 0 pass, Snappy's allocates whatever a block promises,
+and one on a device may refuse nothing. A walk over a block's lengths and offsets copies no bytes, so that it costs a
+fraction of decoding; what passes it, every decoder decodes, and to the same bytes.
 
     LZ4       sequences: token (length of literals, length of match less 4; a nibble each, 15: more bytes follow),
               literals, offset u16. The last one ends with its literals; no match starts within the last 12 bytes
@@ -64,7 +64,7 @@ def _is_lz4(block: Any, size: int) -> Any:
     at: Any = 0
     made: Any = 0
     while at < block.size:
-        token = np.int64(block[at])
+        token: Any = np.int64(block[at])
         at, length = _lz4_length(block, at + 1, token >> 4)
         if length > block.size - at or length > size - made:
             return False
@@ -113,7 +113,7 @@ def _is_snappy(block: Any, size: int) -> Any:
     while at < block.size:
         tag = np.int64(block[at])
         kind = tag & 3
-        num_bytes = max(0, (tag >> 2) - 59) if kind == 0 else 1 << kind >> 1
+        num_bytes: Any = max(0, (tag >> 2) - 59) if kind == 0 else 1 << kind >> 1
         at += 1
         if block.size - at < num_bytes:
             return False
