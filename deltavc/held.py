@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from deltavc.kernels import pool
 from deltavc.lanes import LANE_DTYPES
 from deltavc.layout import Layout, TensorSpec
 from deltavc.store.files import file_errors
@@ -59,7 +60,8 @@ def fresh(device: torch.device | str) -> Allocate:
     """New tensors on a device."""
 
     def allocate(tensor: TensorSpec) -> Tensor:
-        return torch.zeros(tensor.lane_shape, dtype=LANE_DTYPES[tensor.lane_bytes], device=device)
+        lanes = torch.empty(tensor.lane_shape, dtype=LANE_DTYPES[tensor.lane_bytes], device=device)
+        return pool.apart(lanes.device, lanes.zero_)
 
     return allocate
 
@@ -75,7 +77,8 @@ def borrowed(buffers: Mapping[str, Tensor], layout: Layout) -> Allocate:
         target = layout.tensors[place]
         if (target.dtype, target.shape) != (tensor.dtype, tensor.shape):
             return other(tensor)
-        return buffers[tensor.name].zero_()
+        lanes = buffers[tensor.name]
+        return pool.apart(lanes.device, lanes.zero_)
 
     return allocate
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deltavc.errors import BadState, LayoutMismatch, WrongWeights
 from deltavc.held import HeldLanes
+from deltavc.kernels import pool
 from deltavc.lanes import lanes
 from deltavc.layout import Layout
 from deltavc.weights.describe import describe
@@ -68,7 +69,7 @@ class Live:
         for name in names:
             source, target = held[stored_name(layout, name)], self.lanes(name)
             if target.data_ptr() != source.data_ptr():
-                target.copy_(source)
+                _copy(target, source)
 
     def write(self, version: str, layout: Layout, held: HeldLanes) -> None:
         """Copy proven lanes of a whole version into the live tensors, and compare.
@@ -79,7 +80,7 @@ class Live:
         """
         names = [tensor.name for tensor in layout.tensors]
         for name, buffer in self.buffers(layout, names, complete=True).items():
-            buffer.copy_(held[name])
+            _copy(buffer, held[name])
         self.fill_tied(layout, names, held)
         self.compare(version, layout, names, held)
 
@@ -88,7 +89,7 @@ class Live:
         wrong = []
         for name in names:
             source, live = held[stored_name(layout, name)], self.lanes(name)
-            if live.data_ptr() != source.data_ptr() and not torch.equal(live, source.to(live.device)):
+            if live.data_ptr() != source.data_ptr() and not _equal(live, source):
                 wrong.append(name)
         if wrong:
             raise WrongWeights(version, tuple(wrong))
@@ -119,6 +120,14 @@ class Live:
             if apart and not names.isdisjoint((first, *others)):
                 reason = f"shares memory with {first!r} in the live state, but not in the version"
                 raise LayoutMismatch(apart[0], reason)
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    pool.apart(target.device, lambda: target.copy_(source))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return pool.apart(one.device, lambda: torch.equal(one, other.to(one.device)))
 
 
 def stored_name(layout: Layout, name: str) -> str:

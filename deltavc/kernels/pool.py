@@ -16,7 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -137,6 +140,18 @@ def _grouped(tasks: Iterable[tuple[int, Callable[[], T]]], most: int) -> Iterato
 
 def _together(group: Sequence[Callable[[], T]]) -> Callable[[], list[T]]:
     return lambda: [task() for task in group]
+
+
+def apart(device: torch.device, work: Callable[[], T]) -> T:
+    """Do work of torch's on one of the pool's threads, when it is for the CPU, and wait for it.
+
+    What torch spreads over threads of its own (OpenMP's) never ends in a forked child, on the thread that
+    forked, when its parent did the same. On another thread it does.
+    """
+    if device.type != "cpu":
+        return work()  # here, on the caller's stream
+    (result,) = in_order([(0, work)], 0)
+    return result
 
 
 class _Batch(Generic[T]):
