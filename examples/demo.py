@@ -36,6 +36,7 @@ OUT = Path(__file__).resolve().parent.parent / "demo-out"
 MARK = "made-by-examples-demo"
 
 LEARNING_RATE = 1e-6
+TOP_LAYERS = ("encoder.layer.4.", "encoder.layer.5.")
 PAIRS, TOKENS = 16, 48
 """What a batch is: pairs of texts, and the tokens at which each text is cut."""
 
@@ -76,9 +77,9 @@ def run(folder: Path, console: Console, *, steps: int = 20, spoil: int = 9) -> R
         first = w.commit(trainer.live, step=0, message="pretrained", metrics=metrics)
         done = Run(trainer, first, [], {first.id: copied(trainer.live)})
 
-        def train(step: int, batch: list[Pair], learning_rate: float, message: str = "") -> Step:
+        def train(step: int, batch: list[Pair], top_learning_rate: float, message: str = "") -> Step:
             weights, bucket = copied(trainer.live), bucket_nbytes(folder)
-            metrics = {"loss": trainer.step(batch, learning_rate), "held_out_loss": trainer.loss(held_out)}
+            metrics = {"loss": trainer.step(batch, top_learning_rate), "held_out_loss": trainer.loss(held_out)}
             version = w.commit(trainer.live, step=step, message=message, metrics=metrics)
             if step % 4 == 0 or spoil - 1 <= step <= spoil:
                 done.kept[version.id] = copied(trainer.live)
@@ -89,9 +90,9 @@ def run(folder: Path, console: Console, *, steps: int = 20, spoil: int = 9) -> R
             if step == spoil:
                 checkpoint = trainer.checkpoint()
 
-                # One step of AdamW with warm moments does this model little harm, even at this learning rate, if
-                # it goes in the right direction. So the pairs are mixed up as well.
-                bad = train(step, mixed_up(batch), 1000 * LEARNING_RATE, "learning rate 1000 times too high")
+                # As when a job is started again with the wrong schedule, and without the state of its optimizer.
+                trainer.optimizer = trainer.new_optimizer()
+                bad = train(step, batch, 1000 * LEARNING_RATE, "learning rate of the top layers 1000 times too high")
                 done.steps.append(replace(bad, undone=True))
                 console.print(log_table(f"Step {step} went wrong, as repo.log() shows", repo.log("main", limit=3)))
 
@@ -127,12 +128,18 @@ class Trainer:
         self.tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
         self.masters = BertModel.from_pretrained(MODEL_DIR, local_files_only=True).train()
         self.live = copy.deepcopy(self.masters).to(torch.bfloat16).eval()
-        self.optimizer = torch.optim.AdamW(self.masters.parameters(), lr=LEARNING_RATE)
+        self.optimizer = self.new_optimizer()
 
-    def step(self, pairs: list[Pair], learning_rate: float) -> float:
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """AdamW with the top layers as a group of their own, as is usual when a model is fine-tuned."""
+        named = list(self.masters.named_parameters())
+        top = [parameter for name, parameter in named if name.startswith(TOP_LAYERS)]
+        rest = [parameter for name, parameter in named if not name.startswith(TOP_LAYERS)]
+        return torch.optim.AdamW([{"params": rest}, {"params": top}], lr=LEARNING_RATE)
+
+    def step(self, pairs: list[Pair], top_learning_rate: float) -> float:
         """One step of AdamW, after which `live` has the new weights. Returns the loss before it."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self.optimizer.param_groups[1]["lr"] = top_learning_rate
         self.optimizer.zero_grad()
         loss = self._contrast(self.masters, pairs)
         loss.backward()
@@ -184,11 +191,6 @@ def docstring_pairs(batches: int) -> list[list[Pair]]:
     return [shuffled[start : start + PAIRS] for start in range(0, len(shuffled), PAIRS)]
 
 
-def mixed_up(batch: list[Pair]) -> list[Pair]:
-    """Every first line with the rest of the next docstring."""
-    return [(first, rest) for (first, _), (_, rest) in zip(batch, batch[1:] + batch[:1], strict=True)]
-
-
 def copied(model: torch.nn.Module) -> State:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
@@ -227,7 +229,7 @@ def log_table(title: str, versions: list[deltavc.Version]) -> Table:
 
 def size_table(steps: list[Step]) -> Table:
     table = Table(title="Bytes for each step (kB)", title_justify="left", box=box.SIMPLE_HEAD)
-    table.caption, table.caption_justify = "* undone, and not in the sum", "left"
+    table.caption, table.caption_justify = "* undone", "left"
     for heading in ("step", "loss", "held out", "changed", "deltavc", "XOR + zstd", "int32 + bf16", "full"):
         table.add_column(heading, justify="right")
     for step in steps:
@@ -235,7 +237,7 @@ def size_table(steps: list[Step]) -> Table:
         name, style = (f"{step.version.step}*", "red") if step.undone else (f"{step.version.step}", None)
         table.add_row(name, f"{metrics['loss']:.3f}", f"{metrics['held_out_loss']:.3f}", *sizes([step]), style=style)
     table.add_section()
-    table.add_row("sum", "", "", *sizes([step for step in steps if not step.undone]))
+    table.add_row("sum", "", "", *sizes(steps))
     return table
 
 

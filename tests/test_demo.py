@@ -45,10 +45,6 @@ def repo(done, folder):
         yield repo
 
 
-def trained(done):
-    return [step for step in done.steps if not step.undone]
-
-
 def frames_nbytes(folder, version):
     """Bytes of the frames of a version's delta, as its edge says."""
     edges = [json.loads(path.read_bytes()) for path in (folder / "edges" / version.id).iterdir()]
@@ -56,22 +52,22 @@ def frames_nbytes(folder, version):
 
 
 def test_frames_are_at_most_58_percent_of_zstd_on_a_dense_xor(done, folder):
-    frames = sum(frames_nbytes(folder, step.version) for step in trained(done))
-    assert 0 < frames <= 0.58 * sum(step.xor_zstd for step in trained(done))
+    frames = sum(frames_nbytes(folder, step.version) for step in done.steps)
+    assert 0 < frames <= 0.58 * sum(step.xor_zstd for step in done.steps)
 
 
 def test_everything_added_is_at_most_61_percent_of_zstd_on_a_dense_xor(done):
-    added = sum(step.added for step in trained(done))
-    assert 0 < added <= 0.61 * sum(step.xor_zstd for step in trained(done))
+    added = sum(step.added for step in done.steps)
+    assert 0 < added <= 0.61 * sum(step.xor_zstd for step in done.steps)
 
 
 def test_a_snapshot_is_at_most_69_percent_of_the_weights(done):
     assert 0 < done.first.stored_bytes <= 0.69 * 2 * done.first.num_lanes
 
 
-def test_even_the_step_that_changed_everything_is_smaller_than_by_other_means(done):
+def test_even_the_step_that_changed_whole_layers_is_smaller_than_by_other_means(done):
     (bad,) = (step for step in done.steps if step.undone)
-    assert bad.version.changed_lanes > 0.2 * bad.version.num_lanes
+    assert bad.version.changed_lanes > 0.1 * bad.version.num_lanes
     assert bad.added < min(bad.xor_zstd, bad.int32_and_values, bad.full)
 
 
