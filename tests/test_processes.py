@@ -17,8 +17,9 @@ import pytest
 import torch
 
 import deltavc
-from deltavc import SnapshotPolicy
+from deltavc import SnapshotPolicy, opening
 from deltavc.errors import BranchMoved
+from tests.faults import faulty
 from tests.states import generator, same
 
 # A server that has imported everything forks the processes of these tests: they start at once, and single-threaded.
@@ -112,6 +113,61 @@ def test_whatever_moment_a_committing_process_is_killed_at_nothing_is_lost(tmp_p
     moments = random.Random(in_flight)
     reported = kill_at_random(url, [moments.uniform(0, 0.4) for _ in range(6)], keep=keep, in_flight=in_flight)
     assert check_all(url) >= len(reported) + 6
+
+
+def killed_at(nth, url, work, *args):
+    """Work in a fork that is killed before its nth call of the store; whether it got there."""
+    calls = itertools.count(1)
+
+    def plan(name, args):
+        if next(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def work_until_killed():
+        store = faulty(url)
+        store._plan = plan
+        opening.open_store = lambda *args: store
+        work(url, *args)
+
+    code = os.waitstatus_to_exitcode(os.waitpid(in_a_fork(work_until_killed), 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+def commit_step(url, step, state):
+    with deltavc.open(url) as repo:
+        files = {"rng": b"%d" % step}
+        repo.commit(state, step=step, metrics={"step": step}, files=files, snapshot=step % 3 == 0)
+
+
+def test_a_commit_that_is_killed_before_any_call_of_the_store_has_happened_or_not(tmp_path):
+    url = str(tmp_path / "repo")
+    deltavc.init(url).close()
+    commit_step(url, 0, state_at(0))
+    num_versions = 1
+    for nth in itertools.count(1):
+        killed = killed_at(nth, url, commit_step, num_versions, state_at(num_versions))
+        found = check_all(url)
+        assert found - num_versions in ((0, 1) if killed else (1,))
+        commit_step(url, found, state_at(found))
+        num_versions = check_all(url)
+        assert num_versions == found + 1
+        if not killed:
+            break
+    assert nth > 10
+
+
+def test_init_that_is_killed_before_any_call_of_the_store_can_be_done_again(tmp_path):
+    for nth in itertools.count(1):
+        url = str(tmp_path / str(nth))
+        killed = killed_at(nth, url, lambda url: deltavc.init(url).close())
+        with deltavc.init(url) if killed else deltavc.open(url) as repo:
+            repo.commit({"x": torch.arange(9)})
+        with deltavc.open(url) as repo:
+            assert same(repo.checkout(), {"x": torch.arange(9)})
+        if not killed:
+            break
+    assert nth > 10
 
 
 @pytest.mark.long

@@ -14,6 +14,8 @@ from contextlib import suppress
 from deltavc.errors import ObjectMissing, StoreError, StoreUnfit
 from deltavc.store.objects import Store
 
+PROBES = "probe/"
+
 RACERS = 6
 """Callers that try to create the same object at once; a store without the promise lets several win."""
 
@@ -25,7 +27,7 @@ def probe(store: Store) -> None:
         StoreUnfit: it does not; the reason says what.
         StoreDenied, StoreUnavailable, StoreFull: an operation failed as a whole.
     """
-    below = f"probe/{secrets.token_hex(16)}/"
+    below = f"{PROBES}{secrets.token_hex(16)}/"
     try:
         _check_whole(store, below)
         _check_create(store, f"{below}create")
