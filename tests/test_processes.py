@@ -150,10 +150,10 @@ def test_a_commit_that_is_killed_before_any_call_of_the_store_has_happened_or_no
         found = check_all(url)
         assert found - num_versions in ((0, 1) if killed else (1,))
         commit_step(url, found, state_at(found))
-        num_versions = check_all(url)
-        assert num_versions == found + 1
+        num_versions = found + 1
         if not killed:
             break
+    assert check_all(url) == num_versions
     assert nth > 10
 
 
@@ -293,9 +293,10 @@ def cache_home(tmp_path, monkeypatch):
 def test_processes_on_one_bucket_and_one_database_make_one_line_of_all_their_commits(s3, postgres, cache_home):
     place = s3.new_bucket() + "/repo", {"db": postgres.new_database(), "storage_options": s3.storage_options}
     deltavc.init(place[0], **place[1]).close()
-    assert check_race(place, 5, 5, cache_home) >= 4
+    assert check_race(place, 5, 3, cache_home) >= 4
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_processes_on_one_bucket_with_a_database_each_make_one_line_of_all_their_commits(s3, cache_home):
     place = s3.new_bucket() + "/repo", {"db": "sqlite://", "storage_options": s3.storage_options}

@@ -292,6 +292,7 @@ def state_at(step):
     return {"x": random_bits("uint8", (3_000_000,), step), "step": torch.tensor(step)}
 
 
+@pytest.mark.long
 def test_a_server_that_stops_during_commits_costs_what_was_not_committed_and_nothing_else(postgres):
     with temporary_directory("deltavc-s3-") as directory:
         process, ports, log = start_s3(directory)
