@@ -68,6 +68,36 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
         raise BadPayload(f"not JSON: {error}") from error
 
 
+def sealed(item: dict[str, Any], field: str = "metadata") -> bytes:
+    """An object that is not named by its content, as canonical JSON with its own `checksum` in it.
+
+    The checksum is the BLAKE3 of the canonical JSON without it, cut to 32 hex digits.
+
+    Raises:
+        BadMetadata: as `dumps`.
+    """
+    return dumps(item | {"checksum": content_id(dumps(item, field))[:32]}, field)
+
+
+def unsealed(body: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """Read what `sealed` wrote.
+
+    Raises:
+        BadPayload: not such an object, or not the one that was written.
+    """
+    item = loads(body)
+    if not isinstance(item, dict):
+        raise BadPayload("not a JSON object")
+    found = item.pop("checksum", None)
+    try:
+        expected = content_id(dumps(item))[:32]
+    except BadMetadata as error:
+        raise BadPayload(f"not canonical JSON: {error.reason}") from error
+    if found != expected:
+        raise BadPayload("it does not have its checksum")
+    return item
+
+
 def content_id(body: bytes | bytearray | memoryview) -> str:
     """The BLAKE3 of these bytes as 64 hex digits."""
     return blake3(body).hexdigest()

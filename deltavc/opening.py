@@ -19,14 +19,15 @@ from deltavc.errors import (
     NotARepository,
     ObjectMissing,
     RepositoryExists,
+    WrongDatabase,
 )
 from deltavc.lineage import schema
-from deltavc.lineage.database import open_database
-from deltavc.lineage.index import Index
+from deltavc.lineage.database import open_database, redact
+from deltavc.lineage.index import Index, indexed_repository
 from deltavc.repo import Repo
 from deltavc.store.cache import CachedStore
 from deltavc.store.objects import Store, open_store
-from deltavc.store.probe import probe
+from deltavc.store.probe import PROBES, probe
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +57,20 @@ def init(url: str | Path, db: str | None = None, storage_options: Mapping[str, A
     store.prepare()
     if _read_marker(store) is not None:
         raise RepositoryExists(store.url)
-    if (taken := next(iter(store.list("")), None)) is not None:
-        raise RepositoryExists(store.url, f"it is not empty: it holds {taken.key}")
+    # A database without its repository, and probes, are what an interrupted `init` leaves.
+    taken = next((item.key for item in store.list("") if not item.key.startswith((DATABASE_FILE, PROBES))), None)
+    if taken is not None:
+        raise RepositoryExists(store.url, f"it is not empty: it holds {taken}")
     probe(store)
+    engine = open_database(database)
+    schema.prepare(engine)
     repository_id = secrets.token_hex(16)
-    index = _index(database, store, repository_id)
-    if not store.create(MARKER, canonical.dumps({"format": FORMAT, "repository": repository_id})):
+    if (other := indexed_repository(engine)) is not None:
+        raise WrongDatabase(redact(engine), other, "a new one")
+    if not store.create(MARKER, canonical.sealed({"format": FORMAT, "repository": repository_id})):
         raise RepositoryExists(store.url)
-    return Repo(store, index, repository_id)
+    store = _cached(store)
+    return Repo(store, Index(engine, store, repository_id), repository_id)
 
 
 def open_repository(url: str | Path, db: str | None = None, storage_options: Mapping[str, Any] | None = None) -> Repo:
@@ -81,10 +88,10 @@ def open_repository(url: str | Path, db: str | None = None, storage_options: Map
     if repository_id is None:
         raise NotARepository(store.url)
     database = _database_place(store, db)
-    if store.remote:
-        store = CachedStore(store, platformdirs.user_cache_dir("deltavc"), CACHE_BYTES)
-    index = _index(database, store, repository_id)
-    return Repo(store, index, repository_id)
+    store = _cached(store)
+    engine = open_database(database)
+    schema.prepare(engine)
+    return Repo(store, Index(engine, store, repository_id), repository_id)
 
 
 def upgrade_database(
@@ -110,14 +117,19 @@ def _read_marker(store: Store) -> str | None:
         return None
     try:
         marker = canonical.loads(body)
-        found, repository_id = marker["format"], marker["repository"]
+        found = marker["format"]
+        if found != FORMAT or type(found) is not int:
+            raise FormatUnsupported(store.url, str(found), FORMAT)
+        repository_id = canonical.unsealed(body)["repository"]
     except (BadPayload, KeyError, TypeError) as error:
         raise CorruptObject(MARKER, f"it does not say what it should: {error}") from error
-    if found != FORMAT or type(found) is not int:
-        raise FormatUnsupported(store.url, str(found), FORMAT)
     if not isinstance(repository_id, str):
         raise CorruptObject(MARKER, "the repository's id is not a string")
     return repository_id
+
+
+def _cached(store: Store) -> Store:
+    return CachedStore(store, platformdirs.user_cache_dir("deltavc"), CACHE_BYTES) if store.remote else store
 
 
 def _database_place(store: Store, db: str | None) -> str | Path:
@@ -128,9 +140,3 @@ def _database_place(store: Store, db: str | None) -> str | Path:
     if store.remote:
         raise DatabaseNeeded(store.url)
     return Path(store.url, DATABASE_FILE)
-
-
-def _index(database: str | Path, store: Store, repository_id: str) -> Index:
-    engine = open_database(database)
-    schema.prepare(engine)
-    return Index(engine, store, repository_id)

@@ -22,6 +22,9 @@ from deltavc.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from deltavc.lineage import schema
+from deltavc.lineage.database import open_database
+from deltavc.lineage.index import Index
 from deltavc.repo import Repo
 from deltavc.store.objects import open_store
 from tests.faults import WRITES, FaultyStore
@@ -54,7 +57,9 @@ def repo():
 def opened(store):
     """A repository on a store of our own."""
     repository_id = opening._read_marker(store)
-    return Repo(store, opening._index("sqlite://", store, repository_id), repository_id)
+    engine = open_database("sqlite://")
+    schema.prepare(engine)
+    return Repo(store, Index(engine, store, repository_id), repository_id)
 
 
 def committed_steps(repo):

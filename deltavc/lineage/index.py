@@ -48,8 +48,7 @@ class Index(History):
         super().__init__(engine)
         self.bucket = bucket
         self.refs = Refs(bucket)
-        with reading(engine) as db:
-            found = db.execute(select(repository.c.id)).scalar()
+        found = indexed_repository(engine)
         if found is None:
             with writing(engine) as db:
                 found = db.execute(select(repository.c.id)).scalar()
@@ -144,3 +143,13 @@ class Index(History):
 def _each(pool: ThreadPoolExecutor, items: Sequence[_T], call: Callable[[_T], _R]) -> Iterator[_R]:
     """`call` of each, in order; on this thread when there is only one."""
     return map(call, items) if len(items) == 1 else pool.map(call, items)
+
+
+def indexed_repository(engine: Engine) -> str | None:
+    """Id of the repository that a database, whose schema was prepared, belongs to; None if it is new.
+
+    Raises:
+        DatabaseUnavailable: it cannot be reached.
+    """
+    with reading(engine) as db:
+        return db.execute(select(repository.c.id)).scalar()

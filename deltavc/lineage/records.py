@@ -251,7 +251,7 @@ class RefEntry:
 
     @functools.cached_property
     def body(self) -> bytes:
-        return canonical.dumps(
+        return canonical.sealed(
             {
                 "ref": self.ref,
                 "sequence": self.sequence,
@@ -272,7 +272,7 @@ class RefEntry:
     @classmethod
     def parse(cls, body: bytes) -> RefEntry:
         """Read a stored ref entry. Raises BadPayload."""
-        item = _object(body, "ref entry")
+        item = canonical.unsealed(body)
         try:
             record = cls(
                 ref=_typed(str, item["ref"]),

@@ -354,10 +354,17 @@ def apply_frame(frame, layout, lanes, forward):
 # --- repositories ---
 
 
+def unsealed(body):
+    """An object with its own checksum, which canonical JSON puts first: no other member sorts before it."""
+    check(body[:13] == b'{"checksum":"' and body[45:47] == b'",', "no checksum")
+    check(short_hash(b"{" + body[47:]) == body[13:45].decode(), "a damaged object")
+    return json.loads(body)
+
+
 class Repository:
     def __init__(self, directory):
         self.directory = str(directory)
-        check(json.loads(self.get("deltavc.json"))["format"] == 1, "another format")
+        check(unsealed(self.get("deltavc.json"))["format"] == 1, "another format")
 
     def get(self, key):
         with open(os.path.join(self.directory, *key.split("/")), "rb") as file:
@@ -401,7 +408,7 @@ class Repository:
         for short in sorted(os.listdir(os.path.join(self.directory, "refs"))):
             at = None
             for number, name in enumerate(self.ids(f"refs/{short}"), 1):
-                entry = json.loads(self.get(f"refs/{short}/{name}.json"))
+                entry = unsealed(self.get(f"refs/{short}/{name}.json"))
                 check(name == f"{number:012d}" and entry["sequence"] == number, "a gap between ref entries")
                 check(short_hash(entry["ref"].encode()) == short and entry["old"] == at, "an entry of another ref")
                 at = entry["new"]
