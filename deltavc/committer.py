@@ -72,6 +72,11 @@ class Committer:
         self._executor.submit(self._finish, flight)
         return future
 
+    def has(self, draft: Draft) -> bool:
+        """Whether a draft was handed over and has not landed yet."""
+        with self._changed:
+            return any(flight.draft is draft for flight in self._flights)
+
     def take_queued(self) -> tuple[Draft, list[Future[Version]]] | None:
         """Take the newest draft out of the queue if its landing has not begun."""
         with self._changed:
@@ -148,6 +153,7 @@ class Committer:
             self._land(flight)
         except BaseException as error:
             flight.draft.abandon()
+            log.warning("commit %s to %s failed: %s", flight.draft.record.id[:12], self.branch, error)
             with self._changed:
                 flight.state = "failed"
                 self._failure = self._failure or error

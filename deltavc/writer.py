@@ -203,17 +203,23 @@ class Writer:
                 raise WriterBusy(self.branch, self._committer.in_flight)
             view = open_state(state, told.get("dtype") or self._options.dtype)
             superseded = self._make_room()
+            made: Draft | None = None
             try:
                 try:
                     made = self._read(view, metadata, codec, parents, told)
                 except WrongWeights as error:
                     log.warning("the writer's copy of the last version was damaged; it is read again: %s", error)
                     made = self._read(view, metadata, codec, parents, told)
+                future = self._committer.submit(made, superseded)
             except BaseException as error:
-                for future in superseded:
-                    future.set_exception(CommitAbandoned(self.branch, f"the commit in its place failed: {error}"))
+                if made is not None and not self._committer.has(made):  # an interrupt before it was handed over
+                    made.abandon()
+                    self._base.take_back(made.undo)
+                for waiting in superseded:
+                    waiting.set_exception(CommitAbandoned(self.branch, f"the commit in its place failed: {error}"))
                 raise
-            return self._committer.submit(made, superseded)
+            self._tip, self._trail, self._files = made.record.id, made.trail, made.record.files
+            return future
 
     def move(self, ref: str, into: Mapping[str, Tensor] | torch.nn.Module | None = None) -> Version:
         """Move the base, and the live tensors `into`, to any version; the next commit will be its child.
@@ -297,9 +303,7 @@ class Writer:
         )
         # In this order: a commit that lands in between leaves no gap.
         expected = self._tip if self._committer.in_flight or self._committer.head is not None else None
-        made = draft(self._access, self._base, self._trail, view, request, expected)
-        self._tip, self._trail, self._files = made.record.id, made.trail, made.record.files
-        return made
+        return draft(self._access, self._base, self._trail, view, request, expected)
 
     def _parent_ids(self, parents: Sequence[str] | None) -> tuple[str, ...]:
         """What the next version names as its parents: each is known to be there, the tip at least to be on its way."""
