@@ -15,16 +15,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Self, Unpack
 
-from deltavc.errors import BadCheckpoint, BranchMoved, CorruptObject, RefExists, StoreError, UnknownRef
+from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, StoreError, UnknownRef
 from deltavc.lineage import names
 from deltavc.lineage.database import redact
-from deltavc.lineage.history import Totals
 from deltavc.lineage.index import Index
-from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.lineage.refs import Refs
-from deltavc.lineage.resolve import resolve, resolve_range
+from deltavc.lineage.resolve import resolve
+from deltavc.lookup import Lookup
 from deltavc.metadata import default_author
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.objects import Store
@@ -48,14 +47,13 @@ DEFAULT_MEMORY = 1 << 30
 """Bytes that a commit or checkout may take beyond the state and the kept base."""
 
 
-class Repo:
+class Repo(Lookup):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:
+        super().__init__(index, Refs(store))
         self.id = repository_id
         self._store = store
-        self._index = index
-        self._refs = Refs(store)
         self._transfers = Transfers()
         self._author = default_author()
 
@@ -144,7 +142,7 @@ class Repo:
             UnknownRef, AmbiguousRef: of the branch or the version.
             BranchMoved: somebody else moved the branch meanwhile.
         """
-        target = self._resolve(to, branch)
+        target = resolve(self._index, to, branch)
         self._move(names.branch_ref(branch), target, reason)
         return Version.known(self._index.version(target), branch)
 
@@ -242,92 +240,7 @@ class Repo:
         versions = [Version.known(info) for info in self._index.versions(sorted(found))]
         return sorted(versions, key=lambda version: version.time, reverse=True)
 
-    # --- look up ---
-
-    def resolve(self, ref: str) -> str:
-        """The full id of the version that a ref names. Raises UnknownRef, AmbiguousRef."""
-        return self._resolve(ref, "main")
-
-    def version(self, ref: str = "main") -> Version:
-        """What is known of a version. Raises UnknownRef, AmbiguousRef."""
-        return Version.known(self._index.version(self.resolve(ref)))
-
-    def log(
-        self, ref: str = "main", limit: int | None = None, *, all: bool = False, first_parent: bool = False
-    ) -> list[Version]:
-        """Versions that a ref leads to, newest first.
-
-        Args:
-            ref: a ref, or `A..B` for what B has and A has not.
-            all: every version ever committed instead, rolled-back ones too.
-            first_parent: follow only the first parent of merges.
-
-        Raises:
-            UnknownRef, AmbiguousRef
-        """
-        if all:
-            self._index.catch_up_all()
-            return [Version.known(info) for info in self._index.log(None, limit)]
-        without, of = resolve_range(self._index, ref)
-        exclude = [] if without is None else [without]
-        found = self._index.log([of], limit, first_parent=first_parent, exclude=exclude)
-        return [Version.known(info) for info in found]
-
-    def reflog(self, branch: str = "main", limit: int | None = None) -> list[RefEntry]:
-        """The moves of a branch, newest first: who, when, why, from where to where. Raises UnknownRef."""
-        ref = names.branch_ref(branch)
-        self._index.catch_up([ref])
-        found = self._index.reflog(ref, limit)
-        if not found:
-            raise UnknownRef(branch, "there is no branch of this name")
-        return found
-
-    def tensors(self, ref: str = "main") -> list[dict[str, Any]]:
-        """Name, dtype, shape and tie of every tensor of a version. Raises UnknownRef, AmbiguousRef."""
-        record = self._index.version(self.resolve(ref)).record
-        layout = self._index.layout(record.layout)
-        if layout is None:
-            raise CorruptObject(record.layout, "the index has no such layout")
-        return [
-            {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "tie": tensor.tie}
-            for tensor in layout.tensors
-        ]
-
-    def edges(self, ref: str = "main") -> list[EdgeRecord]:
-        """How the weights of a version are stored: deltas and snapshots. Raises UnknownRef, AmbiguousRef."""
-        return self._index.edges_into(self.resolve(ref))
-
-    def behind(self) -> list[str]:
-        """Full names of the refs that have moves the database does not know yet. Reads only; refs are listed."""
-        known = [names.BRANCHES + name for name in self._index.branches()]
-        known += [names.TAGS + name for name in self._index.tags()]
-        heads = {ref: self._index.head(ref) for ref in self._refs.names(known)}
-        return [ref for ref, head in heads.items() if self._refs.newest(ref, head) != head]
-
-    def stats(self) -> Totals:
-        """How much there is: versions, refs, edges, packs, bytes."""
-        self._index.catch_up_all()
-        return self._index.totals()
-
     # --- branches and tags ---
-
-    def branches(self) -> dict[str, str]:
-        """Every branch and the id of the version it is at."""
-        self._index.catch_up_all()
-        return self._index.branches()
-
-    def tags(self) -> dict[str, str]:
-        """Every tag and the id of the version it is at."""
-        self._index.catch_up_all()
-        return self._index.tags()
-
-    def names(self) -> dict[str, list[str]]:
-        """Full names of the branches and tags at each version, by id, as the database knows them."""
-        found: dict[str, list[str]] = {}
-        for kind, refs in ((names.BRANCHES, self._index.branches()), (names.TAGS, self._index.tags())):
-            for name, version in refs.items():
-                found.setdefault(version, []).append(kind + name)
-        return found
 
     def branch(self, name: str, at: str = "main") -> Version:
         """Make a branch at a version. Raises BadRefName, RefExists, UnknownRef, AmbiguousRef."""
@@ -394,9 +307,6 @@ class Repo:
             self._store.sweep()
         except StoreError as error:
             log.info("unfinished uploads were not swept: %s", error)
-
-    def _resolve(self, ref: str, branch: str) -> str:
-        return resolve(self._index, ref, branch)
 
     def _create(self, what: str, name: str, at: str) -> Version:
         ref = names.branch_ref(name) if what == "branch" else names.tag_ref(name)
