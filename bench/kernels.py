@@ -8,6 +8,7 @@ whatever else the machine does hits all alike. Printed are medians of the rounds
 """
 
 import argparse
+import itertools
 import os
 import platform
 import statistics
@@ -16,7 +17,7 @@ import time
 import torch
 
 from deltavc import kernels
-from deltavc.change import Box
+from deltavc.change import Box, Dense, Sparse
 
 DENSITIES = (0.0005, 0.005, 0.03, 0.3)
 
@@ -31,7 +32,7 @@ def main():
     place = Box.whole((num_lanes,)), (num_lanes,)
     generator = torch.Generator().manual_seed(0)
     old = torch.randint(-(2**15), 2**15, (num_lanes,), dtype=torch.int16, generator=generator)
-    new, held, out = old.clone(), old.clone(), torch.empty_like(old)
+    new, held, swapped, out = old.clone(), old.clone(), old.clone(), torch.empty_like(old)
     print(f"{options.mib} MiB of bf16, medians of {options.rounds} rounds, {platform.machine()}")
     print(f"{len(os.sched_getaffinity(0))} CPUs, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")
     print(f"{'density':>8} {'kernel':<24} {'ms':>8} {'GB/s':>7} {'of XOR':>7}")
@@ -49,6 +50,17 @@ def main():
         def advance():
             kernels.diff(held, new, "add", *place, advance=True)
 
+        # A change staged for a live update; every other round swaps it back.
+        at = change.positions if isinstance(change, Sparse) else 0
+        listed = slice(None) if isinstance(change, Dense) else at
+        there = [kernels.Segment(swapped, at, old[listed], new[listed])]
+        back = [kernels.Segment(swapped, at, there[0].new, there[0].old)]
+        swapped.copy_(old)
+        tables = itertools.cycle([kernels.SwapTable(there), kernels.SwapTable(back)])
+
+        def swap(tables=tables):
+            assert next(tables).swap() == [0]
+
         def apply(change=change):
             kernels.apply(held, change, *place, sign=-1)  # what `advance` did, undone for the next round
 
@@ -59,6 +71,7 @@ def main():
             "diff, advance": advance,
             "apply": apply,
             "compose": lambda first=change, second=next_change: kernels.compose(first, second, num_lanes),
+            "swap": swap,
             "fingerprint": lambda: kernels.fingerprint(new, *place),
         }
         seconds = measure(runs, options.rounds)

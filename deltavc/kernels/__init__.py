@@ -13,19 +13,39 @@ pool's workers, and in a forked child.
 
 from __future__ import annotations
 
-import functools
-from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from deltavc.change import Box, Change, Dense, Operation, Sparse
-from deltavc.errors import BadPayload
-from deltavc.kernels import reference
-from deltavc.lanes import LANE_DTYPES
+from deltavc.kernels import devices
+from deltavc.kernels.many import apply_all, check_changes, compose_all, diff_all, fingerprint_all
+from deltavc.kernels.part import Part
+from deltavc.kernels.segment import Segment
+from deltavc.kernels.swapping import SwapTable, gather, gather_all, memory_of, offsets_of, swap
 
-__all__ = ["apply", "compose", "densify", "diff", "fingerprint", "sparsify", "zero_fingerprint"]
+__all__ = [
+    "Part",
+    "Segment",
+    "SwapTable",
+    "apply",
+    "apply_all",
+    "compose",
+    "compose_all",
+    "densify",
+    "diff",
+    "diff_all",
+    "fingerprint",
+    "fingerprint_all",
+    "gather",
+    "gather_all",
+    "memory_of",
+    "offsets_of",
+    "sparsify",
+    "swap",
+    "zero_fingerprint",
+]
 
 
 def diff(
@@ -57,19 +77,7 @@ def diff(
     Raises:
         ValueError: arguments that do not fit each other.
     """
-    _check_lanes(new, box, shape)
-    if old is not None and (old.dtype, old.shape, old.device) != (new.dtype, new.shape, new.device):
-        raise ValueError("old and new lanes differ in dtype, shape or device")
-    if advance:
-        if old is None:
-            raise ValueError("there is nothing to advance: old is None")
-        _check_writable(old)
-    if prefer is None:
-        max_sparse = -1 if old is None else new.numel() // 4
-    else:
-        max_sparse = new.numel() if prefer == "sparse" else -1
-    change, moved = _backend(new).diff(old, new, operation, box, shape, max_sparse, advance)
-    return change, moved
+    return diff_all([old], [Part(new, box, shape)], operation, prefer=prefer, advance=advance)[0]
 
 
 def apply(lanes: Tensor, change: Change, box: Box, shape: tuple[int, ...], sign: Literal[1, -1] = 1) -> int:
@@ -89,12 +97,7 @@ def apply(lanes: Tensor, change: Change, box: Box, shape: tuple[int, ...], sign:
             outside the box or out of order. The lanes are as they were.
         ValueError: other arguments that do not fit each other.
     """
-    _check_lanes(lanes, box, shape)
-    _check_writable(lanes)
-    _check_change(change, box.num_lanes, lanes.dtype)
-    if sign not in (1, -1):
-        raise ValueError(f"sign is 1 or -1, not {sign}")
-    return int(_backend(lanes).apply(lanes, change, box, shape, sign))
+    return apply_all([Part(lanes, box, shape)], [change], sign)[0]
 
 
 def compose(first: Change, second: Change, num_lanes: int) -> Change:
@@ -108,19 +111,7 @@ def compose(first: Change, second: Change, num_lanes: int) -> Change:
         BadPayload: one is not a change of such a box, or they differ in lane width.
         ValueError: they differ in operation.
     """
-    if first.operation != second.operation:
-        raise ValueError(f"changes by {first.operation!r} and {second.operation!r} compose through values only")
-    for change in (first, second):
-        _check_change(change, num_lanes, first.values.dtype)
-    if isinstance(first, Sparse) and isinstance(second, Sparse):
-        merged: Sparse = _backend(first.values).merge(first, second)
-        return merged
-    # A dense change is lanes too, and both operations commute: the other one changes a copy of it.
-    dense, other = (first, second) if isinstance(first, Dense) else (second, first)
-    values = dense.values.clone()
-    box = Box.whole((num_lanes,))
-    _backend(values).apply(values, other, box, box.lengths, 1)
-    return Dense(first.operation, values)
+    return compose_all([first], [second], [num_lanes])[0]
 
 
 def fingerprint(lanes: Tensor, box: Box, shape: tuple[int, ...]) -> int:
@@ -139,15 +130,14 @@ def fingerprint(lanes: Tensor, box: Box, shape: tuple[int, ...]) -> int:
     Source: the additive construction of Bellare and Micciancio (EUROCRYPT 1997), with `reference.mix64` as
     the mixer. It detects faults; it does not resist someone who chooses the weights.
     """
-    _check_lanes(lanes, box, shape)
-    return int(_backend(lanes).fingerprint(lanes, box, shape))
+    return fingerprint_all([Part(lanes, box, shape)])[0]
 
 
 def zero_fingerprint(box: Box, shape: tuple[int, ...]) -> int:
     """The fingerprint of a box whose lanes are all zero, of whatever width."""
     if not box.fits(shape):
         raise ValueError(f"{box} does not lie in a tensor of lane shape {shape}")
-    return int(_host().zero_fingerprint(box, shape))
+    return int(devices.host().zero_fingerprint(box, shape))
 
 
 def densify(change: Change, num_lanes: int, lane_dtype: torch.dtype) -> Dense:
@@ -156,10 +146,10 @@ def densify(change: Change, num_lanes: int, lane_dtype: torch.dtype) -> Dense:
     Raises:
         BadPayload: it is not a change of a box of `num_lanes` lanes of this dtype.
     """
-    _check_change(change, num_lanes, lane_dtype)
+    check_changes([change], [num_lanes], [lane_dtype])
     if isinstance(change, Dense):
         return change
-    dense: Dense = _backend(change.values).densify(change, num_lanes)
+    dense: Dense = devices.single(change.values.device).densify(change, num_lanes)
     return dense
 
 
@@ -171,38 +161,3 @@ def sparsify(change: Change) -> Sparse:
     sparse, _ = diff(None, change.values, change.operation, box, box.lengths, prefer="sparse")
     assert isinstance(sparse, Sparse)
     return sparse
-
-
-def _backend(values: Tensor) -> ModuleType:
-    return _host() if values.device.type == "cpu" else reference
-
-
-@functools.cache
-def _host() -> ModuleType:
-    # Imported by its first use: numba takes half a second, which reading a log should not cost.
-    from deltavc.kernels import host
-
-    return host
-
-
-def _check_lanes(lanes: Tensor, box: Box, shape: tuple[int, ...]) -> None:
-    if lanes.dtype not in LANE_DTYPES.values():
-        raise ValueError(f"{lanes.dtype} is not a type of lanes")
-    if tuple(lanes.shape) != box.lengths or not box.fits(shape):
-        raise ValueError(f"lanes of shape {tuple(lanes.shape)}, {box} and lane shape {shape} do not fit each other")
-
-
-def _check_writable(lanes: Tensor) -> None:
-    strides = zip(lanes.shape, lanes.stride(), strict=True)
-    if lanes.numel() and any(length > 1 and stride == 0 for length, stride in strides):
-        raise ValueError("expanded lanes cannot be changed: several of them share one place in memory")
-
-
-def _check_change(change: Change, num_lanes: int, dtype: torch.dtype) -> None:
-    if change.values.dtype != dtype:
-        raise BadPayload(f"values are {change.values.dtype} where lanes are {dtype}")
-    expected: Any = tuple(change.positions.shape) if isinstance(change, Sparse) else (num_lanes,)
-    if change.values.dim() != 1 or tuple(change.values.shape) != expected:
-        raise BadPayload(f"{tuple(change.values.shape)} values where {expected} are needed")
-    if isinstance(change, Sparse) and not _backend(change.values).ascend(change.positions, num_lanes):
-        raise BadPayload(f"positions outside a box of {num_lanes} lanes, or not in ascending order")

@@ -13,11 +13,24 @@ from torch import Tensor
 from deltavc.change import Box, Change, Dense, Sparse
 from deltavc.kernels import cpu, cpu_positions, pieces, pool
 from deltavc.kernels.cpu import ADD, SUBTRACT, XOR
+from deltavc.kernels.host_swap import Swap, gather, within
 from deltavc.kernels.pieces import Lanes, Storage
 from deltavc.kernels.runs import Runs
 from deltavc.kernels.scan import diff
 
-__all__ = ["apply", "ascend", "densify", "diff", "fingerprint", "merge", "zero_fingerprint"]
+__all__ = [
+    "Swap",
+    "apply",
+    "ascend",
+    "densify",
+    "diff",
+    "fingerprint",
+    "gather",
+    "memory_offsets",
+    "merge",
+    "within",
+    "zero_fingerprint",
+]
 
 
 def apply(lanes: Tensor, change: Change, box: Box, shape: tuple[int, ...], sign: int) -> int:
@@ -94,6 +107,11 @@ def densify(change: Sparse, num_lanes: int) -> Dense:
 def ascend(positions: Tensor, num_lanes: int) -> bool:
     """Whether positions lie in a box of so many lanes and rise strictly."""
     return cpu_positions.ascend(pieces.indices(positions), num_lanes)
+
+
+def memory_offsets(lanes: Tensor, positions: Tensor) -> Tensor:
+    """`kernels.offsets_of`."""
+    return pieces.tensor(Storage(lanes).offsets(pieces.indices(positions)))
 
 
 def _apply_sparse(storage: Storage, change: Sparse, runs: cpu.PackedRuns, how: int) -> int:

@@ -6,10 +6,13 @@ addition, multiplication and XOR wrap alike in both, and a right shift has its u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from deltavc.change import Box, Change, Dense, Operation, Sparse
+from deltavc.kernels.segment import Segment
 
 MASK = (1 << 64) - 1
 
@@ -113,10 +116,54 @@ def densify(change: Sparse, num_lanes: int) -> Dense:
 
 def ascend(positions: Tensor, num_lanes: int) -> bool:
     """Whether positions lie in a box of so many lanes and rise strictly."""
-    if positions.numel() == 0:
-        return True
-    rising = bool((positions[1:] > positions[:-1]).all())
-    return rising and int(positions[0]) >= 0 and int(positions[-1]) < num_lanes
+    rising = (positions[1:] > positions[:-1]).all()
+    # At most one lane each, so that a device is asked once.
+    inside = (positions[:1] >= 0).all() & (positions[-1:] < num_lanes).all()
+    return bool(rising & inside)
+
+
+def memory_offsets(lanes: Tensor, positions: Tensor) -> Tensor:
+    """`kernels.offsets_of`."""
+    found = torch.zeros_like(positions)
+    for coordinate, stride in zip(_unravel(positions, tuple(lanes.shape)), lanes.stride(), strict=True):
+        found += coordinate * stride
+    return found
+
+
+def within(offsets: Tensor, bound: int) -> bool:
+    """Whether all offsets lie in a memory of so many lanes."""
+    return not bool(((offsets < 0) | (offsets >= bound)).any())
+
+
+def gather(memory: Tensor, offsets: Tensor) -> Tensor:
+    """`kernels.gather`."""
+    return memory[offsets]
+
+
+class Swap:
+    """`kernels.SwapTable`, segment by segment."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+
+    def compare(self) -> list[int]:
+        found = [(segment.memory[_place(segment)] != segment.old).sum() for segment in self._segments]
+        return [int(count) for count in found]
+
+    def swap(self) -> list[int]:
+        found = self.compare()
+        if not any(found):
+            self.write(old=False)
+        return found
+
+    def write(self, old: bool) -> None:
+        for segment in self._segments:
+            segment.memory[_place(segment)] = segment.old if old else segment.new
+
+
+def _place(segment: Segment) -> Tensor | slice:
+    at = segment.at
+    return at if isinstance(at, Tensor) else slice(at, at + segment.num_lanes)
 
 
 def _moved(before: Tensor, after: Tensor, positions: Tensor, box: Box, shape: tuple[int, ...]) -> int:

@@ -45,7 +45,7 @@ def laid_out(lanes, layout):
         return lanes.clone()
     if layout == "transposed":
         return lanes.permute(*range(lanes.dim())[::-1]).contiguous().permute(*range(lanes.dim())[::-1])
-    room = torch.full([2 * n + 1 for n in lanes.shape], 77, dtype=lanes.dtype)
+    room = torch.full([2 * n + 1 for n in lanes.shape], 77, dtype=lanes.dtype, device=lanes.device)
     steps = slice(1, None, 2) if layout == "stepped" else slice(1, None)
     view = room[tuple(steps for _ in lanes.shape)][tuple(slice(n) for n in lanes.shape)]
     view.copy_(lanes)
