@@ -12,8 +12,11 @@ from deltavc.kernels import cpu_swap, pieces, pool
 from deltavc.kernels.cpu import Array
 from deltavc.kernels.segment import Segment
 
-_STRETCH = 1 << 16
-"""Lanes in a row of the table at most, so that threads share the work evenly."""
+_STRETCH = 1 << 11
+"""Lanes in a row of the table at most: the caches still hold the first when the last was compared."""
+
+_SHARE = 1 << 16
+"""Lanes in a task, so that threads share the work evenly."""
 
 
 def gather(memory: Tensor, offsets: Tensor) -> Tensor:
@@ -35,7 +38,7 @@ def within(offsets: Tensor, bound: int) -> bool:
 
 
 class Swap:
-    """`kernels.SwapTable` of CPU memory."""
+    """`kernels.SwapTable` of CPU memory. Nothing is allocated after this but a few small numbers."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments  # whose memory the rows point to
@@ -51,33 +54,46 @@ class Swap:
 
     def compare(self) -> list[int]:
         pool.run([task.compare for task in self._tasks])
+        return self._found()
+
+    def swap(self) -> list[int]:
+        pool.run([task.compare_and_write for task in self._tasks])
+        found = self._found()
+        if any(found):
+            pool.run([task.write_back for task in self._tasks])
+        return found
+
+    def write(self, old: bool) -> None:
+        pool.run([partial(task.write, cpu_swap.OLD if old else cpu_swap.NEW) for task in self._tasks])
+
+    def _found(self) -> list[int]:
         found = np.zeros(len(self._segments), np.int64)
         for task in self._tasks:
             np.add.at(found, task.segments, task.counts)
         return [int(count) for count in found]
 
-    def swap(self) -> list[int]:
-        found = self.compare()
-        if not any(found):
-            self.write(old=False)
-        return found
-
-    def write(self, old: bool) -> None:
-        column = cpu_swap.OLD if old else cpu_swap.NEW
-        pool.run([partial(cpu_swap.write, task.rows, column, task.like) for task in self._tasks])
-
 
 class _Task:
-    """Rows that one thread walks, and how many of each row's lanes were not the old ones."""
+    """Rows that one thread walks; of each, how many lanes were not the old ones, and whether it was written."""
 
     def __init__(self, rows: Array, lane_bytes: int) -> None:
         self.segments = rows[:, 0]
-        self.rows = np.ascontiguousarray(rows[:, 1:])
         self.counts = np.zeros(len(rows), np.int64)
-        self.like = np.empty(0, f"u{lane_bytes}")
+        self._rows = np.ascontiguousarray(rows[:, 1:])
+        self._written, self._all = np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_)
+        self._like = np.empty(0, f"u{lane_bytes}")
 
     def compare(self) -> None:
-        cpu_swap.compare(self.rows, self.counts, self.like)
+        cpu_swap.compare(self._rows, self.counts, self._like)
+
+    def compare_and_write(self) -> None:
+        cpu_swap.compare_and_write(self._rows, self.counts, self._written, self._like)
+
+    def write_back(self) -> None:
+        cpu_swap.write(self._rows, self._written, cpu_swap.OLD, self._like)
+
+    def write(self, values: int) -> None:
+        cpu_swap.write(self._rows, self._all, values, self._like)
 
 
 def _rows(segment: Segment) -> list[tuple[int, ...]]:
@@ -98,6 +114,6 @@ def _tasks(rows: list[tuple[int, ...]], lane_bytes: int) -> list[_Task]:
     table = np.array(rows, np.int64).reshape(len(rows), 6)
     lanes = table[:, -1]
     # Rows to a task by the lanes before them, so that tasks are about equal, whatever the tensors are.
-    share = (np.cumsum(lanes) - lanes) // max(int(lanes.sum()) // (4 * pool.size()), _STRETCH)
+    share = (np.cumsum(lanes) - lanes) // max(int(lanes.sum()) // (4 * pool.size()), _SHARE)
     cuts = np.flatnonzero(np.diff(share)) + 1
     return [_Task(part, lane_bytes) for part in np.split(table, cuts) if len(part)]
