@@ -82,6 +82,10 @@ class _Task:
         self._rows = np.ascontiguousarray(rows[:, 1:])
         self._written, self._all = np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_)
         self._like = np.empty(0, f"u{lane_bytes}")
+        # The pause must not wait for a compiler.
+        cpu_swap.compare(self._rows[:0], self.counts, self._like)
+        cpu_swap.compare_and_write(self._rows[:0], self.counts, self._written, self._like)
+        cpu_swap.write(self._rows[:0], self._all, cpu_swap.OLD, self._like)
 
     def compare(self) -> None:
         cpu_swap.compare(self._rows, self.counts, self._like)

@@ -59,6 +59,14 @@ def test_the_kernels_equal_torch_in_the_interpreter():
     assert "skipped" not in run.stdout
 
 
+def test_the_benchmark_runs_small():
+    run = subprocess.run(
+        [sys.executable, "bench/gpu.py", "--small", "--rounds", "1"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert all(what in run.stdout for what in ("swap", "dense XOR", "diff", "fingerprint", "copy"))
+
+
 def test_every_kernel_that_is_launched_is_compiled_here():
     from deltavc.kernels.gpu import list_loops, loops, swap_loops
 

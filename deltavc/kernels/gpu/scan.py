@@ -30,7 +30,7 @@ def diff_all(
     parts: Sequence[Part],
     max_sparse: Sequence[int],
     operation: Operation,
-    advance: bool,
+    advancing: bool,
 ) -> list[tuple[Change, int]]:
     """`kernels.diff_all` of parts on one device; Dense where more than `max_sparse` lanes changed."""
     found: list[tuple[Change, int] | None] = [None] * len(parts)
@@ -39,8 +39,8 @@ def diff_all(
         for n, result in zip(group, _diff(*jobs, operation), strict=True):
             found[n] = result
     results = [result for result in found if result is not None]
-    if advance:
-        _advance(olds, parts, [change for change, _ in results])
+    if advancing:
+        advance(olds, parts, [change for change, _ in results])
     return results
 
 
@@ -141,7 +141,7 @@ def _row(old: Tensor | None, part: Part, operation: Operation, values: Tensor | 
     )
 
 
-def _advance(olds: Sequence[Tensor | None], parts: Sequence[Part], changes: list[Change]) -> None:
+def advance(olds: Sequence[Tensor | None], parts: Sequence[Part], changes: list[Change]) -> None:
     """Make old lanes the new ones; after an interrupt, they are again what they were."""
     held = [(old, part) for old, part in zip(olds, parts, strict=True) if old is not None]
     targets = [Part(old, part.box, part.shape) for old, part in held]

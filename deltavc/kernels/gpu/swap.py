@@ -31,7 +31,7 @@ def gather_all(memories: Sequence[Tensor], offsets: Sequence[Tensor]) -> list[Te
 
 
 class Swap:
-    """`kernels.SwapTable` of segments on one device. Everything is allocated here, nothing later."""
+    """`kernels.SwapTable` of segments on one device. Everything is allocated and compiled here, nothing later."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments  # whose memory the tables point to
@@ -43,6 +43,11 @@ class Swap:
         device = segments[0].memory.device if segments else None
         # Of all segments, and of each.
         self._counts = torch.zeros(1 + len(segments), dtype=torch.int64, device=device)
+        # The pause must not wait for compilers. Comparing only reads, and where there is a count nothing is written.
+        self._compare()
+        self._counts.fill_(1)
+        self._write(old=False)
+        self._write(old=True)
 
     def compare(self) -> list[int]:
         self._compare()

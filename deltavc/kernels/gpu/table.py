@@ -101,6 +101,7 @@ class Table:
         self._rows = torch.tensor(body + tail, dtype=torch.int64).to(device)
         columns = self._rows[: len(body)].view(len(rows), NUM_COLUMNS)
         numbers = torch.arange(len(rows), dtype=torch.int32, device=device)
+        # By the device itself: a model of 55 GB has a million programs. The size is said so that nobody waits.
         self.owners = torch.repeat_interleave(numbers, columns[:, 1], output_size=self.num_programs)
 
     def launch(self, function: Callable[..., None], *arguments: Tensor, **constants: Any) -> None:

@@ -42,6 +42,7 @@ def test_writing_every_old_lane_undoes_any_part_of_a_swap(data):
     placed = [moved_to(segment, DEVICE) for segment in segments]
     before = [one.memory.clone() for one in placed]
     table = gpu.Swap(placed)
+    assert all(torch.equal(one.memory, held) for one, held in zip(placed, before, strict=True))
     assert not any(table.swap())
     after = [one.memory.clone() for one in placed]
     for done, undone in ((True, after), (False, before)):
