@@ -10,6 +10,7 @@ Importing this package is cheap: torch and numba load when weights are first tou
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from deltavc.writer import Writer
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged is the application's to show
 
 __all__ = [
     "Checkout",
