@@ -27,10 +27,9 @@ class FaultyStore:
             return found
 
         def call(*args, **kwargs):
-            with self._lock:
-                self.calls.append((name, args[0] if args else ""))
-                plan = self._plan
-                fail = plan is not None and plan(name, args)
+            self.calls.append((name, args[0] if args else ""))
+            plan = self._plan
+            fail = plan is not None and plan(name, args)
             if fail == "before":
                 raise StoreUnavailable(self.url, name, "injected, the request was lost")
             if isinstance(fail, BaseException):
@@ -54,9 +53,10 @@ class FaultyStore:
             nonlocal count
             if name not in names:
                 return None
-            count += 1
-            if count != nth:
-                return None
+            with self._lock:
+                count += 1
+                if count != nth:
+                    return None
             fired.append((name, args[0] if args else ""))
             return how
 
