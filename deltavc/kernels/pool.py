@@ -96,7 +96,8 @@ def submit(task: Callable[[], T]) -> Future[T]:
 def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int) -> Iterator[T]:
     """Run tasks on the pool, ahead of the caller, and yield their results in order.
 
-    When one raises, and when the caller stops, those not yet started never are, and none is running any more.
+    When one raises, and when the caller stops or is interrupted, those not yet started never are, and none is
+    running any more.
     Small tasks run several together on one thread: handing each over alone would take longer than running it.
 
     Args:
@@ -108,13 +109,13 @@ def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int) -> Itera
     try:
         for cost, group in _grouped(tasks, min(_GROUP_COST, budget // (2 * size()))):
             while running and (held + cost > budget or len(running) >= _MAX_AHEAD):
-                oldest, future = running.popleft()
-                yield from future.result()
-                held -= oldest
+                yield from running[0][1].result()  # stays in the queue meanwhile: the wait may be interrupted
+                held -= running.popleft()[0]
             running.append((cost, submit(group)))
             held += cost
         while running:
-            yield from running.popleft()[1].result()
+            yield from running[0][1].result()
+            running.popleft()
     finally:
         # What runs still works on what its caller gave it; nobody may touch that before it has ended.
         for _, future in running:

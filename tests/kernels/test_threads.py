@@ -4,6 +4,7 @@ import _thread
 import os
 import signal
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -80,6 +81,23 @@ def test_a_forked_child_uses_the_kernels_that_its_parent_used():
     assert in_a_fork(use_all)
     assert in_a_fork(lambda: in_a_fork(use_all) and use_all())
     assert pool.submit(lambda: in_a_fork(lambda: use_all() and not pool.inside())).result()
+    assert use_all()
+
+
+@pytest.mark.parametrize("ahead", [0, 100], ids=["waiting-for-room", "waiting-for-the-last"])
+def test_a_wait_that_is_interrupted_ends_after_the_task_it_waited_for(ahead):
+    """What is left running would write into tensors that are no longer its own, or end the process at its exit."""
+    ended = threading.Event()
+
+    def task():
+        time.sleep(0.1)  # until it is waited for
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.3)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        list(pool.in_order([(1, task), (1, threading.Event)], ahead))
+    assert ended.is_set()
     assert use_all()
 
 
