@@ -5,8 +5,9 @@ read is a file, whole objects being the range from 0 to the end:
 
     <directory>/<2 hex>/<hash of store and key>/<start>-<nbytes>     BLAKE3 of the bytes, then the bytes
 
-A file that is damaged is a miss and goes away. A cache that cannot be read or written (a full disk, a directory
-of somebody else) is slow, never wrong, and never fails a read of the store.
+An answer that is cut short, or a whole object that is not what its name says, is not kept. A file that is damaged
+is a miss and goes away. A cache that cannot be read or written (a full disk, a directory of somebody else) is
+slow, never wrong, and never fails a read of the store.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class CachedStore:
         body = self._read(path)
         if body is None:
             body = self._store.get(key, start, nbytes)
-            if len(body) <= self._max_bytes // 8:
+            if len(body) <= self._max_bytes // 8 and _is_sound(key, start, nbytes, body):
                 self._write(path, body)
         return body
 
@@ -172,6 +173,14 @@ class CachedStore:
                         _remove(path)
                 else:
                     yield found.st_mtime, found.st_size, path
+
+
+def _is_sound(key: str, start: int, nbytes: int | None, body: bytes) -> bool:
+    """Whether this is what was asked for, as far as can be told here: a damaged answer must not come back for ever."""
+    if nbytes is not None:
+        return len(body) == nbytes
+    name = key.rpartition("/")[2].partition(".")[0]
+    return start > 0 or blake3(body).hexdigest() == name
 
 
 def _remove(path: Path) -> None:
