@@ -9,7 +9,7 @@ together from the edges on its way from nothing, and the root proves that it was
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from blake3 import blake3
 
@@ -28,21 +28,24 @@ def root(layout: Layout, values: Mapping[str, int]) -> str:
     return blake3(bytes.fromhex(layout.id) + struct.pack(f"<{len(stored)}Q", *stored)).hexdigest()
 
 
-def carried(before: Layout, after: Layout) -> set[str]:
+def carried(before: Layout, after: Layout) -> frozenset[str]:
     """Names of the tensors that an edge between these layouts carries over.
 
     A stored tensor is carried when the other layout stores one of the same name, dtype and shape. All
     others start from zero.
     """
     if before.id == after.id:
-        return {after.tensors[place].name for place in after.stored}
+        return after.stored_names
     kept = {_identity(before.tensors[place]) for place in before.stored}
-    return {after.tensors[place].name for place in after.stored if _identity(after.tensors[place]) in kept}
+    places = (place for place in after.stored if _identity(after.tensors[place]) in kept)
+    return frozenset(after.tensors[place].name for place in places)
 
 
-def follow(values: Mapping[str, int], names: set[str], changed: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Fingerprints after an edge: those of the carried `names`, then those it records."""
-    return {name: value for name, value in values.items() if name in names} | dict(changed)
+def follow(values: dict[str, int], names: Set[str], changed: Iterable[tuple[str, int]]) -> None:
+    """Move fingerprints over an edge, in place: those of the carried `names` stay, and those it records are set."""
+    for name in [name for name in values if name not in names]:
+        del values[name]
+    values.update(changed)
 
 
 def _identity(tensor: TensorSpec) -> tuple[str, str, tuple[int, ...]]:

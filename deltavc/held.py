@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 import torch
@@ -45,7 +45,7 @@ class HeldLanes:
         """Make the tensor of this name in `layout` present, all zero."""
         self._lanes[name] = self._allocate(layout.tensors[layout.place[name]])
 
-    def keep(self, names: set[str]) -> None:
+    def keep(self, names: Set[str]) -> None:
         """Forget every tensor but these."""
         self._lanes = {name: lanes for name, lanes in self._lanes.items() if name in names}
 

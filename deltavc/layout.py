@@ -134,6 +134,11 @@ class Layout:
         """Places of the tensors that hold values: all but those tied to another."""
         return tuple(place for place, tensor in enumerate(self.tensors) if tensor.tie is None)
 
+    @functools.cached_property
+    def stored_names(self) -> frozenset[str]:
+        """Names of the tensors that hold values."""
+        return frozenset(self.tensors[place].name for place in self.stored)
+
     @property
     def num_lanes(self) -> int:
         return sum(self.tensors[place].num_lanes for place in self.stored)

@@ -158,7 +158,7 @@ def read(
         EncodeMismatch: a frame did not decode to the change it was made from; nothing of it was packed.
         WrongWeights: the base is not what it was: its fingerprints, moved by what changed, are not the state's.
     """
-    carried = fingerprints.carried(base.layout, layout) if base.layout is not None else set()
+    carried = fingerprints.carried(base.layout, layout) if base.layout is not None else frozenset()
     base.lanes.keep(carried)
     base.fingerprints = {name: value for name, value in base.fingerprints.items() if name in carried}
     for place in layout.stored:

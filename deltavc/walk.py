@@ -11,7 +11,7 @@ edge does not carry over starts from zero, which is what nothing is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,21 +54,29 @@ class Lanes(Protocol):
     def start(self, name: str, layout: Layout) -> None:
         """Make the tensor of this name in `layout` present, all zero."""
 
-    def keep(self, names: set[str]) -> None:
+    def keep(self, names: Set[str]) -> None:
         """Forget every tensor but these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One step of a plan with its layouts, and the tensors that are wanted after it."""
+    """One step of a plan with its layouts, and what is wanted of it.
+
+    The sets are as large as the model, and as good as always the same on the whole way: legs share them.
+
+    carried: what the edge carries over. wanted: what has to be there after it. kept: those wanted that were there
+    before, and `fresh`, the others, which start from zero.
+    """
 
     step: Step
     layout: Layout
     """of the version the step leads to"""
     frames_layout: Layout
     """of the edge's target, in whose terms its frames are written"""
-    carried: set[str]
-    wanted: set[str]
+    carried: Set[str]
+    wanted: Set[str]
+    kept: Set[str]
+    fresh: Set[str]
 
     @property
     def to(self) -> str:
@@ -137,7 +145,7 @@ class Objects:
             raise CorruptObject(use.key, error.reason, version) from error
 
 
-def legs(plan: Plan, objects: Objects, names: set[str] | None = None) -> list[Leg]:
+def legs(plan: Plan, objects: Objects, names: Set[str] | None = None) -> list[Leg]:
     """Lay out a plan: layouts, and which tensors each step must bring along for `names` at its end.
 
     Args:
@@ -148,25 +156,23 @@ def legs(plan: Plan, objects: Objects, names: set[str] | None = None) -> list[Le
         MissingObject: a layout is gone.
     """
     found: list[Leg] = []
-    for step in plan.steps:
+    wanted = names
+    inside: Set[str] | None = None  # what `wanted` is known to be within
+    for step in reversed(plan.steps):
         target = objects.layout(step.edge.layout, step.edge.target)
         base = objects.layout(step.edge.base_layout, step.edge.target) if step.edge.base_layout else None
         to = target if step.forward else base
         if to is None:
             raise ValueError("a snapshot cannot be walked back")
-        stored = {to.tensors[place].name for place in to.stored}
-        carried = set() if base is None else fingerprints.carried(base, target)
-        if not step.forward and not stored <= carried:
+        carried: Set[str] = frozenset() if base is None else fingerprints.carried(base, target)
+        if not step.forward and carried is not to.stored_names and not to.stored_names <= carried:
             raise CorruptObject(step.edge.key, "it drops tensors and says that it can be walked back", step.to)
-        found.append(Leg(step, to, target, carried, stored))
-    wanted = names
-    for number in range(len(found) - 1, -1, -1):
-        leg = found[number]
-        if wanted is not None:
-            leg = Leg(leg.step, leg.layout, leg.frames_layout, leg.carried, wanted)
-            found[number] = leg
-        wanted = leg.wanted & leg.carried
-    return found
+        wanted = to.stored_names if wanted is None else wanted
+        kept = wanted if carried is inside else wanted & carried
+        fresh = wanted - kept if len(kept) < len(wanted) else frozenset()
+        found.append(Leg(step, to, target, carried, wanted, kept, fresh))
+        wanted, inside = kept, carried
+    return found[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +195,21 @@ def walk(found: list[Leg], lanes: Lanes, objects: Objects, timings: Timings) -> 
         CorruptObject, MissingObject: with the object's key and the version whose edge needs it.
         UnknownCodec: a frame was written by a newer release.
     """
+    if found:
+        lanes.keep(found[0].kept)
     at = 0
     for number, jobs in itertools.groupby(_fetched(found, objects, timings), lambda item: item[0].leg):
-        for leg in found[at : number + 1]:
-            _enter(leg, lanes)
+        _enter(found[at : number + 1], lanes)
         at = number + 1
         for _ in pool.in_order(_frame_tasks(found[number], jobs, lanes, objects, timings), objects.memory // 2):
             pass
-    for leg in found[at:]:
-        _enter(leg, lanes)
+    _enter(found[at:], lanes)
 
 
-def _enter(leg: Leg, lanes: Lanes) -> None:
-    lanes.keep(leg.wanted & leg.carried)
-    for name in leg.wanted - leg.carried:
-        lanes.start(name, leg.layout)
+def _enter(found: Iterable[Leg], lanes: Lanes) -> None:
+    for leg in found:
+        for name in leg.fresh:
+            lanes.start(name, leg.layout)
 
 
 def _fetched(found: list[Leg], objects: Objects, timings: Timings) -> Iterator[tuple[_Job, bytes]]:
