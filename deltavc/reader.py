@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -25,6 +26,8 @@ from deltavc.timings import Timings
 from deltavc.walk import Leg, Objects
 
 log = logging.getLogger(__name__)
+
+_GLOB = re.compile(r"[*?\[]")
 
 
 class Checkout(dict[str, Tensor]):
@@ -105,13 +108,12 @@ def proven_fingerprints(found: Iterable[Leg], record: VersionRecord) -> dict[str
     layout = None
     for leg in found:
         edge, layout = leg.step.edge, leg.layout
-        base_carries = leg.carried if edge.base is not None else set()
         changed = zip(edge.changed, edge.fingerprints, strict=True)
         try:
             told = [(leg.layout.tensors[place].name, int(value, 16)) for place, value in changed]
         except IndexError:
             raise CorruptObject(edge.key, "it tells of a tensor that its layout lacks", record.id) from None
-        values = fingerprints.follow(values, base_carries, told)
+        fingerprints.follow(values, leg.carried, told)
     if edge is None or layout is None:
         raise ValueError("the plan has no steps")
     stored = {layout.tensors[place].name for place in layout.stored}
@@ -142,7 +144,9 @@ def selected(layout: Layout, patterns: Sequence[str] | None) -> list[str]:
         return names
     chosen: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matching = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        matching = {pattern} & layout.place.keys()
+        if _GLOB.search(pattern):  # going through all names for each of thousands of plain names would take minutes
+            matching |= {name for name in names if fnmatch.fnmatchcase(name, pattern)}
         if not matching:
             raise LayoutMismatch(pattern, "matches no tensor of the version")
         chosen |= matching

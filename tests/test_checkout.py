@@ -133,6 +133,20 @@ def test_live_tensors_that_overlap_are_noticed(repo, how):
         assert states.same(repo.checkout(first.id), state)
 
 
+def test_live_tensors_that_overlap_one_they_are_tied_to_are_noticed(repo):
+    square = torch.randn(3, 3)
+    repo.commit({"a": square, "b": square})
+    memory = torch.zeros(20)
+    a = memory[:9].view(3, 3)
+    for b in (a.T, memory[1:10].view(3, 3), memory[2:11].view(3, 3).T):
+        with pytest.raises(WrongWeights):
+            repo.checkout(into={"a": a, "b": b})
+    b = memory[9:18].view(3, 3).T
+    repo.checkout(into={"a": a, "b": b})
+    assert torch.equal(a, square)
+    assert torch.equal(b, square)
+
+
 def test_a_part_is_not_written_where_others_would_change_with_it(repo):
     repo.commit({"a": torch.randn(4), "b": torch.randn(4), "c": torch.randn(2)})
     shared = torch.zeros(4)
@@ -167,6 +181,13 @@ def test_patterns_choose_tensors_which_are_proven_all_the_same(repo):
         assert states.same(live, expected)
     with pytest.raises(LayoutMismatch, match="matches no tensor"):
         repo.checkout(tensors=["layers.1.*", "layer.*"])
+
+
+def test_a_name_is_a_pattern_of_itself_whatever_is_in_it(repo):
+    state = {"w[0]": torch.ones(1), "w0": torch.zeros(1), "*": torch.full((1,), 2), "w?": torch.full((1,), 3)}
+    repo.commit(state)
+    for pattern, names in (("w[0]", {"w[0]", "w0"}), ("w?", {"w?", "w0"}), ("*", set(state)), ("w0", {"w0"})):
+        assert set(repo.checkout(tensors=[pattern])) == names
 
 
 def sharded(directory, state):
