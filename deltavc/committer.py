@@ -9,6 +9,7 @@ It never touches the base. After a failure the writer asks for the drafts to tak
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -18,7 +19,7 @@ from typing import Literal
 
 from deltavc.access import Access
 from deltavc.draft import Draft
-from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt, DatabaseError, StoreError
+from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import RefEntry
 from deltavc.version import Version
@@ -73,9 +74,9 @@ class Committer:
         return future
 
     def has(self, draft: Draft) -> bool:
-        """Whether a draft was handed over and has not landed yet."""
+        """Whether a draft was handed over: it is on its way or has landed."""
         with self._changed:
-            return any(flight.draft is draft for flight in self._flights)
+            return self.head == draft.record.id or any(flight.draft is draft for flight in self._flights)
 
     def take_queued(self) -> tuple[Draft, list[Future[Version]]] | None:
         """Take the newest draft out of the queue if its landing has not begun."""
@@ -97,6 +98,11 @@ class Committer:
                     or sum(flight.state in ("queued", "finishing") for flight in self._flights) <= at_most
                 )
             )
+
+    def drain(self) -> None:
+        """Wait until everything in flight has landed. Raises CommitAbandoned if something failed."""
+        self.wait()
+        self._check_open()
 
     def settle(self) -> list[Draft] | None:
         """After a failure, the drafts that did not land, newest first; None if there was no failure.
@@ -194,15 +200,16 @@ class Committer:
             if flight in self._flights:
                 self._flights.remove(flight)
             self._changed.notify_all()
-        self._access.transfers.submit(self._access.refs.write_hint, entry)
         self._index(entry, flight.draft)
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, and starts no more threads
+            self._access.transfers.submit(self._access.refs.write_hint, entry)
 
     def _index(self, entry: RefEntry, draft: Draft | None) -> None:
-        """Bring the database up to the entry. It has happened already: a failure here is only made good later."""
+        """Bring the database up to the entry. It has happened already: a failure here is made good later."""
         try:
             if draft is None:
                 self._access.index.record([entry])
             else:
                 self._access.index.record([entry], versions=[draft.record], layouts=[draft.layout], edges=draft.edges)
-        except (DatabaseError, StoreError) as error:
+        except Exception as error:  # whatever it is, what has happened must not be told as a failure
             log.warning("committed, but the database is behind and will catch up: %s", error)

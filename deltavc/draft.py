@@ -6,7 +6,7 @@ bytes for the clean-up to find.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -89,8 +89,19 @@ class Draft:
         )
 
 
-def draft(access: Access, base: Base, trail: Trail, view: StateView, request: Request, expected: str | None) -> Draft:
+def draft(
+    access: Access,
+    base: Base,
+    trail: Trail,
+    view: StateView,
+    request: Request,
+    expected: str | None,
+    drain: Callable[[], None],
+) -> Draft:
     """Read a state into the base and send off everything but the ref entry.
+
+    Args:
+        drain: waits until the commits before this one have landed. Called where their packs are read.
 
     After an exception the base is where it was (or lost, and says so).
     """
@@ -111,7 +122,9 @@ def draft(access: Access, base: Base, trail: Trail, view: StateView, request: Re
         edges = [_edge(base, undo, layout, record, packs[0], found)]
         if request.snapshot and edges[0].base is not None:
             packs.append(Packs(layout, access.store, access.transfers, request.memory, timings))
-            reused = trail.reusable(layout) - found.changed
+            reused = trail.reusable(layout, base.fingerprints) - found.changed
+            if reused:
+                drain()
             edges.append(_snapshot(access, base, layout, record, packs[1], trail, reused, request, timings))
         made = Draft(
             record=record,

@@ -53,17 +53,18 @@ class Metadata:
         for field, given in (("metrics", metrics), ("meta", meta)):
             if given is not None and not isinstance(given, Mapping):
                 raise BadMetadata(field, f"a {type(given).__name__} is not a mapping")
+        facts = dict(meta or {})
+        canonical.check_nesting(facts, "meta")
         found = cls(
             message=message,
             step=None if step is None else _step(step),
             metrics={_name(name): _metric(name, value) for name, value in (metrics or {}).items()},
-            meta=dict(meta or {}),
+            # A copy all through: the caller may change what is in it while the commit is on its way.
+            meta=canonical.loads(canonical.dumps(facts, "meta")),
             author=author or default_author(),
             time=now(),
         )
-        canonical.check_nesting(found.meta, "meta")
         canonical.dumps([found.message, found.author, found.metrics], "message, author or metric name")
-        canonical.dumps(found.meta, "meta")
         return found
 
 

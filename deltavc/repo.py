@@ -291,7 +291,7 @@ class Repo(Lookup):
 
         ref = names.branch_ref(branch)
         self._index.catch_up([ref])
-        entry = self._refs.newest(ref, self._index.head(ref))
+        entry = self._index.head(ref)  # not a newer one, whose version the database may not know
         head = entry.new if entry is not None else None
         if head is None and start is None and self.branches():
             reason = "there is no branch of this name; make it first: repo.branch, `deltavc branch`"

@@ -6,6 +6,7 @@ out; when they reach a share of the snapshot's own, or its edges a number, the n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from deltavc.layout import Layout
@@ -59,8 +60,15 @@ class Trail:
             return False
         return self.num_edges >= policy.max_edges or self.nbytes >= policy.max_ratio * self.snapshot.nbytes
 
-    def reusable(self, layout: Layout) -> set[str]:
-        """Tensors whose frames in the last snapshot still hold, before the commit at hand is looked at."""
+    def reusable(self, layout: Layout, fingerprints: Mapping[str, int]) -> set[str]:
+        """Tensors whose frames in the last snapshot still hold, before the commit at hand is looked at.
+
+        Args:
+            fingerprints: of the version at the end of the trail. They have to be the snapshot's: a snapshot with frames
+                of other values would be found out only when it is needed.
+        """
         if self.snapshot is None or self.snapshot.layout != layout.id:
             return set()
-        return {layout.tensors[place].name for place in layout.stored} - self.touched
+        told = zip(self.snapshot.changed, self.snapshot.fingerprints, strict=True)
+        values = {layout.tensors[place].name: int(value, 16) for place, value in told}
+        return {name for name, value in values.items() if name not in self.touched and fingerprints[name] == value}

@@ -49,7 +49,7 @@ from deltavc.lineage.resolve import resolve
 from deltavc.live import Live
 from deltavc.metadata import Metadata
 from deltavc.moving import move_base, trail_to
-from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
+from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy, Trail
 from deltavc.version import Version
 from deltavc.weights.state import State, StateView, open_state
 
@@ -212,7 +212,10 @@ class Writer:
                     made = self._read(view, metadata, codec, parents, told)
                 future = self._committer.submit(made, superseded)
             except BaseException as error:
-                if made is not None and not self._committer.has(made):  # an interrupt before it was handed over
+                if made is not None and self._committer.has(made):  # an interrupt after it was handed over: it goes on
+                    self._tip, self._trail, self._files = made.record.id, made.trail, made.record.files
+                    raise
+                if made is not None:
                     made.abandon()
                     self._base.take_back(made.undo)
                 for waiting in superseded:
@@ -234,7 +237,7 @@ class Writer:
             target = self._resolve(ref)
             live = self._live(into, target)
             self._committer.entry = self._access.refs.newest(BRANCHES + self.branch, self._committer.entry)
-            self._go(target, live)
+            self._arrive(target, self._approach(target), live)
             return Version.known(self._access.index.version(target), self.branch)
 
     def rollback(
@@ -252,13 +255,13 @@ class Writer:
             self._idle()
             target = self._resolve(to)
             live = self._live(into, target)
-            move_base(self._access, self._base, target)
+            found = self._approach(target)
             try:
                 self._committer.move(target, reason)
             except BaseException:
                 self._base.lost = True  # it is not at the branch's head; read that again when it is needed
                 raise
-            self._go(target, live)
+            self._arrive(target, found, live)
             return Version.known(self._access.index.version(target), self.branch)
 
     def close(self) -> None:
@@ -303,7 +306,7 @@ class Writer:
         )
         # In this order: a commit that lands in between leaves no gap.
         expected = self._tip if self._committer.in_flight or self._committer.head is not None else None
-        return draft(self._access, self._base, self._trail, view, request, expected)
+        return draft(self._access, self._base, self._trail, view, request, expected, self._committer.drain)
 
     def _parent_ids(self, parents: Sequence[str] | None) -> tuple[str, ...]:
         """What the next version names as its parents: each is known to be there, the tip at least to be on its way."""
@@ -372,15 +375,14 @@ class Writer:
         self._devices = {name: tensor.device for name, tensor in live.tensors.items()}
         return live
 
-    def _go(self, target: str, live: Live | None) -> None:
-        """Bring base, trail and live tensors to a version."""
+    def _approach(self, target: str) -> tuple[Trail, Mapping[str, FileRef]]:
+        """Bring the base to a version, and look up what the next commit has to know of it."""
         move_base(self._access, self._base, target)
+        return trail_to(self._access, target), self._access.index.version(target).record.files
+
+    def _arrive(self, target: str, found: tuple[Trail, Mapping[str, FileRef]], live: Live | None) -> None:
+        """Go on from a version, and write it to the live tensors."""
         self._tip = target
-        self._refresh()
+        self._trail, self._files = found
         if live is not None and self._base.layout is not None:
             live.write(target, self._base.layout, self._base.lanes)
-
-    def _refresh(self) -> None:
-        """Look up what the next commit needs to know of the version it will be a child of."""
-        self._trail = trail_to(self._access, self._tip)
-        self._files = self._access.index.version(self._tip).record.files if self._tip else {}

@@ -1,7 +1,10 @@
 """Commits in the background: what is read is what is committed, whatever the caller does next."""
 
 import secrets
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -12,13 +15,14 @@ from deltavc.errors import (
     BadState,
     CommitAbandoned,
     EncodeMismatch,
+    StoreUnavailable,
     UnsupportedDtype,
     WriterBusy,
     WriterClosed,
 )
 from deltavc.store.objects import open_store
 from tests.faults import WRITES, FaultyStore
-from tests.test_faults import committed_steps, opened, state_at
+from tests.test_faults import committed_steps, opened, same, state_at
 
 
 @pytest.fixture
@@ -78,6 +82,48 @@ def test_files_may_change_after_commit_async_returned(repo, tmp_path):
         version = future.result()
     assert repo.read_file(version.id, "optimizer.bin") == b"before"
     assert repo.read_file(version.id, "rng") == b"rng before"
+
+
+def test_meta_may_change_after_commit_async_returned(repo):
+    meta = {"optimizer": {"lr": 1e-6, "betas": (0.9, 0.95)}}
+    with repo.writer("main") as writer, Held(repo.store) as held:
+        future = writer.commit_async(state_at(0), step=0, meta=meta)
+        meta["optimizer"]["lr"] = object()
+        held.open()
+        future.result()
+    expected = {"optimizer": {"lr": 1e-6, "betas": [0.9, 0.95]}}
+    with repo.again() as fresh:
+        assert future.result().meta == repo.version().meta == fresh.version().meta == expected
+
+
+def test_a_snapshot_uses_frames_of_packs_that_are_still_on_their_way(repo, monkeypatch):
+    put = repo.store._store.put
+    monkeypatch.setattr(repo.store._store, "put", lambda *args: time.sleep(0.2) or put(*args))
+    state = {"changes": torch.zeros(500), "stays": torch.randn(500)}
+    with repo.writer("main", max_in_flight=4) as writer:
+        futures = [writer.commit_async(state, step=0)]
+        for step in (1, 2):
+            state = state | {"changes": torch.full((500,), float(step))}
+            futures.append(writer.commit_async(state, step=step, snapshot=True))
+        assert [future.result().step for future in futures] == [0, 1, 2]
+    with repo.again() as fresh:
+        assert same(fresh.checkout(), state)
+
+
+def test_a_snapshot_on_frames_of_a_commit_that_failed_is_abandoned_with_it(repo):
+    state = {"changes": torch.zeros(500), "stays": torch.randn(500)}
+    gate = threading.Event()
+    with repo.writer("main", max_in_flight=4) as writer:
+        with repo.store.down(when=lambda key: key.startswith("packs/") and gate.wait(60)):
+            future = writer.commit_async(state, step=0)
+            threading.Timer(0.2, gate.set).start()
+            with pytest.raises(CommitAbandoned):
+                writer.commit_async(state | {"changes": torch.ones(500)}, step=1, snapshot=True)
+        assert isinstance(future.exception(), StoreUnavailable)
+        writer.commit(state, step=2)
+    with repo.again() as fresh:
+        assert [version.step for version in fresh.log()] == [2]
+        assert same(fresh.checkout(), state)
 
 
 def test_a_busy_writer_refuses_when_asked_to(repo):
@@ -187,3 +233,37 @@ def test_an_interrupt_gives_up_what_has_not_landed(repo):
         raise KeyboardInterrupt
     assert "main" not in repo.branches() or committed_steps(repo) == [0]
     repo.commit(state_at(1), step=1)
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_an_interrupt_after_a_commit_was_handed_over_lets_it_land(repo, monkeypatch, landed):
+    with repo.writer("main", max_in_flight=2) as writer:
+        writer.commit(state_at(0), step=0)
+        submit = writer._committer.submit
+
+        def interrupted(*args):
+            future = submit(*args)
+            if landed:
+                future.result()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(writer._committer, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.commit_async(state_at(1), step=1)
+        monkeypatch.undo()
+        writer.commit(state_at(2), step=2)
+    assert committed_steps(repo) == [0, 1, 2]
+
+
+def test_a_process_that_ends_at_once_tells_of_a_commit_that_landed(tmp_path):
+    program = """if True:
+        import sys, time, torch, deltavc
+        repo = deltavc.init(sys.argv[1])
+        create = repo._store.create
+        repo._store.create = lambda *args: time.sleep(0.5) or create(*args)
+        future = repo.writer().commit_async({"a": torch.arange(9)}, step=1)
+        future.add_done_callback(lambda future: print(future.exception() or future.result().step))
+    """
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "repo")], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert torch.equal(deltavc.open(tmp_path / "repo").checkout()["a"], torch.arange(9))

@@ -27,6 +27,7 @@ from deltavc.lineage.database import open_database
 from deltavc.lineage.index import Index
 from deltavc.repo import Repo
 from deltavc.store.objects import open_store
+from deltavc.writer import WriterOptions
 from tests.faults import WRITES, FaultyStore
 
 
@@ -256,6 +257,91 @@ def test_a_database_that_fails_at_any_statement_fails_no_commit_that_landed(repo
     assert committed_steps(repo) == expected
     assert [version.step for version in repo.log()] == expected[::-1]
     assert step > 10
+
+
+@pytest.mark.parametrize("how", ["move", "rollback"])
+def test_a_database_that_fails_while_a_writer_moves_spoils_no_later_snapshot(repo, how):
+    engine = repo._index.engine
+    failing, count = 0, 0
+
+    def fail(*_):
+        nonlocal count
+        count += 1
+        if count == failing:
+            raise OperationalError("injected", {}, sqlite3.OperationalError("disk I/O error"))
+
+    old = {"stays": torch.zeros(500), "changes": torch.zeros(500)}
+    new = {"stays": torch.ones(500), "changes": torch.ones(500)}
+    for number in itertools.count(1):
+        branch = f"b{number}"
+        first = repo.commit(old, branch=branch, parents=[])
+        with repo.writer(branch) as writer:
+            writer.commit(new, snapshot=True)
+            if how == "move":
+                repo.rollback(branch, first.id)
+            event.listen(engine, "before_cursor_execute", fail)
+            failing, count = number, 0
+            try:
+                getattr(writer, how)(first.id)
+                failed = False
+            except DatabaseUnavailable:
+                failed = True
+            event.remove(engine, "before_cursor_execute", fail)
+            state = old | {"changes": torch.full((500,), float(number))}
+            try:
+                writer.commit(state, snapshot=True)
+            except BranchMoved:
+                writer.move(branch)
+                writer.commit(state, snapshot=True)
+        assert same(repo.checkout(branch), state)
+        if not failed and count < number:
+            break
+    assert number > 5
+
+
+def test_what_the_database_cannot_be_told_does_not_make_a_failure_of_a_commit_that_landed(repo, caplog):
+    with repo.writer("main") as writer:
+        writer.commit(state_at(0), step=0)
+        engine = repo._index.engine
+
+        def fail(*_):
+            raise OperationalError("injected", {}, sqlite3.OperationalError("disk I/O error"))
+
+        event.listen(engine, "before_cursor_execute", fail)
+        lost = writer.commit(state_at(1), step=1)
+        event.remove(engine, "before_cursor_execute", fail)
+        key = f"versions/{lost.id[:2]}/{lost.id}.json"
+        body = repo.store.get(key)
+        repo.store.delete(key)
+        writer.commit(state_at(2), step=2)  # to catch up, the database would have to read what is gone
+        assert "the database is behind" in caplog.text
+        writer.commit(state_at(3), step=3)
+        repo.store.put(key, body)
+        writer.commit(state_at(4), step=4)
+    assert committed_steps(repo) == [0, 1, 2, 3, 4]
+    assert [version.step for version in repo.log()] == [4, 3, 2, 1, 0]
+
+
+def test_a_writer_opens_whatever_others_commit_meanwhile(repo):
+    first = repo.commit(state_at(0), step=0)
+    known, count = {first.id}, 0
+    with repo.again() as other:
+
+        def plan(name, args):
+            nonlocal count
+            count += 1
+            if count == nth:
+                known.add(other.commit(state_at(nth), step=nth).id)
+
+        for nth in itertools.count(1):
+            count, repo.store._plan = 0, plan
+            writer = repo._open_writer("main", WriterOptions())
+            repo.store._plan = None
+            assert writer.version in known
+            writer.close()
+            if count < nth:
+                break
+    assert nth > 1
 
 
 @pytest.mark.parametrize("name", ["w", "b"])
