@@ -13,6 +13,9 @@ test: lint
 test-long: .venv/ready
 	$(BIN)/pytest -n 2 --dist loadfile -q
 
+bench: .venv/ready
+	$(BIN)/python -m bench.compare
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,0 +1,39 @@
+"""The comparison with peers runs, and its tables and plots fit the page; on inputs too small to mean anything."""
+
+import pytest
+
+from bench import compare, compare_page
+
+
+@pytest.fixture(scope="module")
+def figures():
+    return compare.measure(compare.QUICK)
+
+
+def test_tables_go_between_the_markers_of_the_page_and_nowhere_else(figures):
+    page = compare.PAGE.read_text()
+    sections = compare_page.sections(figures)
+    filled = compare_page.fill(page, sections)
+    assert all(text.strip() in filled for text in sections.values())
+    assert compare_page.fill(filled, sections) == filled
+    assert compare_page.fill(filled, dict.fromkeys(sections, "")) == compare_page.fill(
+        page, dict.fromkeys(sections, "")
+    )
+    with pytest.raises(KeyError, match="measured: nothing"):
+        compare_page.fill(page, {"nothing": "text"})
+
+
+def test_tables_name_every_peer_that_is_here_and_tell_of_those_that_are_not(figures):
+    text = "\n".join(compare_page.sections(figures).values())
+    for name in ("zstd", "restic", "moonclip"):
+        assert name in text
+    assert all(name in text for name in compare.stores())
+
+
+def test_plots_are_small_images(figures, tmp_path):
+    compare_page.plot(figures, tmp_path)
+    images = list(tmp_path.iterdir())
+    assert {image.name for image in images} == {image.name for image in compare.IMAGES.iterdir()}
+    for image in images:
+        assert image.read_bytes().startswith(b"\x89PNG")
+        assert image.stat().st_size < 100_000
