@@ -18,7 +18,7 @@ import click
 
 import deltavc
 
-from . import failures
+from . import failures, interrupts
 from .options import Settings, repo_options
 
 COMMANDS = (
@@ -89,7 +89,8 @@ class Commands(click.Group):
         settings = Settings()
         try:
             told |= {"prog_name": "deltavc", "standalone_mode": False, "obj": settings}
-            code = super().main(args, *rest, **told)
+            with interrupts.after_loading():
+                code = super().main(args, *rest, **told)
         except BaseException as error:
             code = failures.report(error, as_json=settings.json or "--json" in args, verbose=settings.verbose > 0)
         sys.exit(code)

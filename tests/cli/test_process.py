@@ -1,5 +1,6 @@
 """The command as a process: what it loads, how fast it starts, and how it ends when it is cut short."""
 
+import importlib
 import os
 import resource
 import signal
@@ -7,9 +8,11 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 
 import pytest
+from deltavc.cli import interrupts
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "deltavc"
 
@@ -77,6 +80,34 @@ def test_ctrl_c_is_130_and_commits_nothing(project, run, json):
     assert "interrupted" in err
     assert "Traceback" not in err
     assert len(run("log", "--all", "--json").json) == 3
+
+
+def test_ctrl_c_while_a_module_loads_is_raised_after_it(tmp_path, monkeypatch):
+    """A module that throws an interrupt away, as C code in torch and numpy does."""
+    module = (
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    raise SystemExit"
+    )
+    (tmp_path / "takes_no_interrupt.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    @interrupts.after_loading()
+    def command():
+        importlib.import_module("takes_no_interrupt")
+        threading.Event().wait(60)  # for a lock: nothing but a signal ends it
+
+    with pytest.raises(KeyboardInterrupt):
+        command()
+    assert "takes_no_interrupt" in sys.modules
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_ctrl_c_is_ignored_it_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts.after_loading():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_reader_who_has_seen_enough_is_no_error(project):
