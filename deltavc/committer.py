@@ -159,7 +159,7 @@ class Committer:
             self._land(flight)
         except BaseException as error:
             flight.draft.abandon()
-            log.warning("commit %s to %s failed: %s", flight.draft.record.id[:12], self.branch, error)
+            log.info("commit %s to %s failed: %s", flight.draft.record.id[:12], self.branch, error)
             with self._changed:
                 flight.state = "failed"
                 self._failure = self._failure or error

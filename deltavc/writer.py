@@ -161,7 +161,7 @@ class Writer:
             raise
         except DeltavcError:
             with self._lock, contextlib.suppress(DeltavcError):
-                self._settle()
+                self._settle(told=True)
             raise
 
     def commit_async(
@@ -323,14 +323,20 @@ class Writer:
         device = self._devices.get(tensor.name) if self._options.keep == "device" else None
         return held.fresh(device or "cpu")(tensor)
 
-    def _settle(self) -> None:
-        """Take back what failed, so that the base is at the last version that was committed."""
+    def _settle(self, told: bool = False) -> None:
+        """Take back what failed, so that the base is at the last version that was committed.
+
+        Args:
+            told: the caller is about to hear of it. Otherwise the log is: futures may have been dropped.
+        """
         if self._closed:
             raise WriterClosed(self.branch)
         failed = self._committer.settle()
         if failed is None:
             return
         for made in failed:
+            if not told:
+                log.warning("a commit of step %s to %s failed and was taken back", made.record.step, self.branch)
             self._take_back(made)
 
     @property
