@@ -72,27 +72,6 @@ def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
         raise
 
 
-def submit(task: Callable[[], T]) -> Future[T]:
-    """Start a task on the pool, or run it before returning when called from inside a worker."""
-    future: Future[T] = Future()
-
-    def work() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            result = task()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    if inside():
-        work()
-    else:
-        _tasks().put(work)
-    return future
-
-
 def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int) -> Iterator[T]:
     """Run tasks on the pool, ahead of the caller, and yield their results in order.
 
@@ -109,9 +88,11 @@ def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int) -> Itera
     try:
         for cost, group in _grouped(tasks, min(_GROUP_COST, budget // (2 * size()))):
             while running and (held + cost > budget or len(running) >= _MAX_AHEAD):
-                yield from running[0][1].result()  # stays in the queue meanwhile: the wait may be interrupted
+                yield from running[0][1].result()  # and stays: the wait may be interrupted
                 held -= running.popleft()[0]
-            running.append((cost, submit(group)))
+            future: Future[list[T]] = Future()
+            running.append((cost, future))  # before it starts: no interrupt comes between
+            _start(group, future)
             held += cost
         while running:
             yield from running[0][1].result()
@@ -153,6 +134,25 @@ def apart(device: torch.device, work: Callable[[], T]) -> T:
         return work()  # here, on the caller's stream
     (result,) = in_order([(0, work)], 0)
     return result
+
+
+def _start(task: Callable[[], T], future: Future[T]) -> None:
+    """Have a worker do it, or do it here when this is one."""
+
+    def work() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = task()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    if inside():
+        work()
+    else:
+        _tasks().put(work)
 
 
 class _Batch(Generic[T]):

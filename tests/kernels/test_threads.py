@@ -58,11 +58,11 @@ def test_results_come_in_the_order_of_the_tasks():
 def test_kernels_work_inside_the_pool_and_nested_runs_do_not_wait_for_each_other():
     def nested():
         assert pool.inside()
-        assert pool.submit(use_all).done()
+        assert all(pool.in_order([(0, use_all)], 0))
         return all(pool.run([use_all, use_all]))
 
     assert all(pool.run([nested] * (2 * pool.size())))
-    assert all(future.result() for future in [pool.submit(nested) for _ in range(2 * pool.size())])
+    assert all(pool.in_order([(0, nested)] * (2 * pool.size()), 1))
     assert not pool.inside()
 
 
