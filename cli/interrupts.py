@@ -1,8 +1,9 @@
 """Ctrl-C that is not lost.
 
 Python raises KeyboardInterrupt wherever the main thread is. While it loads modules that is too early: C code in the
-middle of torch, numpy or numba throws the exception away, and the command goes on, or turns it into another error, or
-ends the process on its way out. So the signal waits until nothing is being loaded any more.
+middle of torch, numpy or numba throws the exception away, and the command goes on. So the signal waits until nothing
+is being loaded any more. Later, too, C code may put an error of its own in its place; what then ends the command is
+taken for what it was.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ def after_loading() -> Iterator[None]:
     signal.signal(signal.SIGINT, handler)
     try:
         yield
+    except Exception as error:
+        if handler.raised:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         handler.ended = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,12 +45,14 @@ def after_loading() -> Iterator[None]:
 
 class _Handler:
     def __init__(self) -> None:
+        self.raised = False
         self.ended = False
         self._waits = False
         self._main_thread = threading.get_ident()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if not _is_loading(frame):
+            self.raised = True
             raise KeyboardInterrupt
         if not self._waits:
             self._waits = True

@@ -101,6 +101,18 @@ def test_ctrl_c_while_a_module_loads_is_raised_after_it(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_an_error_that_took_the_place_of_an_interrupt_is_one():
+    @interrupts.after_loading()
+    def command():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("no length") from None
+
+    with pytest.raises(KeyboardInterrupt):
+        command()
+
+
 def test_where_ctrl_c_is_ignored_it_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
