@@ -80,7 +80,7 @@ def test_a_forked_child_uses_the_kernels_that_its_parent_used():
     assert use_all()
     assert in_a_fork(use_all)
     assert in_a_fork(lambda: in_a_fork(use_all) and use_all())
-    assert pool.submit(lambda: in_a_fork(lambda: use_all() and not pool.inside())).result()
+    assert all(pool.in_order([(0, lambda: in_a_fork(lambda: use_all() and not pool.inside()))], 0))
     assert use_all()
 
 
@@ -114,8 +114,9 @@ def test_an_error_ends_a_run_after_its_running_tasks_and_the_pool_lives_on():
     with pytest.raises(KeyError, match="first"):
         pool.run([fail, *[count] * 10_000])
     assert len(started) < 10_000
-    assert pool.submit(lambda: 7).result() == 7
-    assert isinstance(pool.submit(fail).exception(), KeyError)
+    assert list(pool.in_order([(0, lambda: 7)], 0)) == [7]
+    with pytest.raises(KeyError):
+        list(pool.in_order([(0, fail)], 0))
 
 
 class Interrupted(BaseException):
