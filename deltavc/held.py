@@ -35,9 +35,6 @@ class HeldLanes:
     def __getitem__(self, name: str) -> Tensor:
         return self._lanes[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._lanes
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._lanes)
 

@@ -181,7 +181,6 @@ class _Job:
 
     leg: int
     use: PackUse
-    index: PackIndex
     frames: Sequence[Frame]
     start: int
     nbytes: int
@@ -243,10 +242,10 @@ def _fetched(found: list[Leg], objects: Objects, timings: Timings) -> Iterator[t
 
 
 def _jobs_of(leg: Leg, number: int, use: PackUse, index: PackIndex, body: bytes | None) -> Iterator[_Job]:
-    frames = [frame for frame in _used(leg, use, index) if _name(leg, index, frame, use) in leg.wanted]
+    frames = [frame for frame in _used(leg, use, index) if _name(leg, frame, use) in leg.wanted]
     if body is not None:
         if frames:
-            yield _Job(number, use, index, frames, 0, len(body), body)
+            yield _Job(number, use, frames, 0, len(body), body)
         return
     group: list[Frame] = []
     for frame in frames:
@@ -254,16 +253,16 @@ def _jobs_of(leg: Leg, number: int, use: PackUse, index: PackIndex, body: bytes 
             end = group[-1].offset + group[-1].nbytes
             too_long = frame.offset + frame.nbytes - group[0].offset > MAX_RANGE
             if too_long or frame.offset - end > MAX_GAP:
-                yield _range_job(number, use, index, group)
+                yield _range_job(number, use, group)
                 group = []
         group.append(frame)
     if group:
-        yield _range_job(number, use, index, group)
+        yield _range_job(number, use, group)
 
 
-def _range_job(number: int, use: PackUse, index: PackIndex, group: list[Frame]) -> _Job:
+def _range_job(number: int, use: PackUse, group: list[Frame]) -> _Job:
     start = group[0].offset
-    return _Job(number, use, index, group, start, group[-1].offset + group[-1].nbytes - start, None)
+    return _Job(number, use, group, start, group[-1].offset + group[-1].nbytes - start, None)
 
 
 def _used(leg: Leg, use: PackUse, index: PackIndex) -> Iterable[Frame]:
@@ -277,7 +276,7 @@ def _used(leg: Leg, use: PackUse, index: PackIndex) -> Iterable[Frame]:
         raise CorruptObject(use.key, "the edge names a frame that it does not have", leg.step.edge.target) from None
 
 
-def _name(leg: Leg, index: PackIndex, frame: Frame, use: PackUse) -> str:
+def _name(leg: Leg, frame: Frame, use: PackUse) -> str:
     if frame.place >= len(leg.frames_layout.tensors):
         raise CorruptObject(use.key, "a frame belongs to a tensor that its layout lacks", leg.step.edge.target)
     return leg.frames_layout.tensors[frame.place].name

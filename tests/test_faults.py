@@ -1,5 +1,6 @@
 """Every call of the store fails once, before it lands and after: a commit happens wholly or not at all."""
 
+import contextlib
 import itertools
 import secrets
 import sqlite3
@@ -230,30 +231,34 @@ def test_a_moved_branch_is_told_and_move_goes_on(repo):
     assert committed_steps(repo) == [0, 1, 2]
 
 
-def test_a_database_that_fails_at_any_statement_fails_no_commit_that_landed(repo):
-    engine = repo._index.engine
-    failing, count = 0, 0
+@contextlib.contextmanager
+def failing_database(repo, nth=None):
+    """Let the nth statement (from 1; None: every one) fail; yields those that were tried."""
+    statements = []
 
-    def fail(*_):
-        nonlocal count
-        count += 1
-        if count == failing:
+    def fail(connection, cursor, statement, *_):
+        statements.append(statement)
+        if nth is None or len(statements) == nth:
             raise OperationalError("injected", {}, sqlite3.OperationalError("disk I/O error"))
 
-    event.listen(engine, "before_cursor_execute", fail)
+    event.listen(repo._index.engine, "before_cursor_execute", fail)
+    try:
+        yield statements
+    finally:
+        event.remove(repo._index.engine, "before_cursor_execute", fail)
+
+
+def test_a_database_that_fails_at_any_statement_fails_no_commit_that_landed(repo):
     expected = []
     with repo.writer("main") as writer:
         for step in itertools.count():
-            failing, count = step, 0
-            try:
+            with failing_database(repo, step) as statements, contextlib.suppress(DatabaseUnavailable):
                 writer.commit(state_at(step), step=step)
                 expected.append(step)
-            except DatabaseUnavailable:
-                failing = 0
+            if expected[-1:] != [step]:
                 writer.move("main")
-            if step > 1 and count < step:
+            if step > 1 and len(statements) < step:
                 break
-    event.remove(engine, "before_cursor_execute", fail)
     assert committed_steps(repo) == expected
     assert [version.step for version in repo.log()] == expected[::-1]
     assert step > 10
@@ -261,15 +266,6 @@ def test_a_database_that_fails_at_any_statement_fails_no_commit_that_landed(repo
 
 @pytest.mark.parametrize("how", ["move", "rollback"])
 def test_a_database_that_fails_while_a_writer_moves_spoils_no_later_snapshot(repo, how):
-    engine = repo._index.engine
-    failing, count = 0, 0
-
-    def fail(*_):
-        nonlocal count
-        count += 1
-        if count == failing:
-            raise OperationalError("injected", {}, sqlite3.OperationalError("disk I/O error"))
-
     old = {"stays": torch.zeros(500), "changes": torch.zeros(500)}
     new = {"stays": torch.ones(500), "changes": torch.ones(500)}
     for number in itertools.count(1):
@@ -279,14 +275,8 @@ def test_a_database_that_fails_while_a_writer_moves_spoils_no_later_snapshot(rep
             writer.commit(new, snapshot=True)
             if how == "move":
                 repo.rollback(branch, first.id)
-            event.listen(engine, "before_cursor_execute", fail)
-            failing, count = number, 0
-            try:
+            with failing_database(repo, number) as statements, contextlib.suppress(DatabaseUnavailable):
                 getattr(writer, how)(first.id)
-                failed = False
-            except DatabaseUnavailable:
-                failed = True
-            event.remove(engine, "before_cursor_execute", fail)
             state = old | {"changes": torch.full((500,), float(number))}
             try:
                 writer.commit(state, snapshot=True)
@@ -294,7 +284,7 @@ def test_a_database_that_fails_while_a_writer_moves_spoils_no_later_snapshot(rep
                 writer.move(branch)
                 writer.commit(state, snapshot=True)
         assert same(repo.checkout(branch), state)
-        if not failed and count < number:
+        if len(statements) < number:
             break
     assert number > 5
 
@@ -302,14 +292,8 @@ def test_a_database_that_fails_while_a_writer_moves_spoils_no_later_snapshot(rep
 def test_what_the_database_cannot_be_told_does_not_make_a_failure_of_a_commit_that_landed(repo, caplog):
     with repo.writer("main") as writer:
         writer.commit(state_at(0), step=0)
-        engine = repo._index.engine
-
-        def fail(*_):
-            raise OperationalError("injected", {}, sqlite3.OperationalError("disk I/O error"))
-
-        event.listen(engine, "before_cursor_execute", fail)
-        lost = writer.commit(state_at(1), step=1)
-        event.remove(engine, "before_cursor_execute", fail)
+        with failing_database(repo):
+            lost = writer.commit(state_at(1), step=1)
         key = f"versions/{lost.id[:2]}/{lost.id}.json"
         body = repo.store.get(key)
         repo.store.delete(key)
