@@ -29,7 +29,7 @@ from deltavc.delta.codecs.base import FrameHeader
 from deltavc.kernels import pool
 
 STAGES = ("encode", "decode", "apply")
-PATIENCE_SECONDS = 1.5
+PATIENCE_SECONDS = 1.0
 """A peer that took longer than this has no more rounds."""
 
 Figures = dict[str, Any]

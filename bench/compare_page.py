@@ -102,12 +102,15 @@ def _colors(figures: Figures) -> dict[str, str]:
 
 def _machine(figures: Figures) -> str:
     machine = figures["machine"]
+    before, after = machine["load"]
+    load = f"The load of the machine was {before:.1f} before and {after:.1f} at the end"
+    others = after > machine["threads"] + 1
     absent = ", ".join(machine["absent"])
     return (
         f"{machine['cpu']}, {machine['threads']} threads, {machine['memory']}, {machine['date']}, "
-        f"{machine['versions']}. Load of the machine when it began: {machine['load'][0]:.1f}, when it ended: "
-        f"{machine['load'][1]:.1f}; the benchmark by itself makes about {machine['threads']}. "
-        + (f"Not installed here, and therefore not in the tables: {absent}." if absent else "All peers were there.")
+        f"{machine['versions']}. {load}"
+        + (f": **other jobs ran beside** on the {machine['threads']} cores. " if others else ". ")
+        + (f"Not installed, and so not in the tables: {absent}." if absent else "All peers were installed.")
     )
 
 
