@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from deltavc.access import Access
@@ -29,14 +29,35 @@ log = logging.getLogger(__name__)
 OnBusy = Literal["wait", "coalesce", "error"]
 
 
+class CommitFuture(Future[Version]):
+    """A future that knows whether anybody has asked how it ended."""
+
+    heard = False
+
+    def result(self, timeout: float | None = None) -> Version:
+        self.exception(timeout)
+        return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = super().exception(timeout)
+        self.heard = True
+        return error
+
+
 @dataclass
 class _Flight:
     """A draft on its way, and everyone who waits for it."""
 
     draft: Draft
-    futures: list[Future[Version]]
+    futures: list[CommitFuture]
     state: Literal["queued", "finishing", "landed", "failed", "superseded"] = "queued"
-    entry: RefEntry | None = field(default=None)
+    entry: RefEntry | None = None
+    error: BaseException | None = None
+
+    @property
+    def unheard(self) -> bool:
+        """Whether it failed, and nobody has asked any of its futures."""
+        return self.error is not None and not any(future.heard for future in self.futures)
 
 
 class Committer:
@@ -50,6 +71,8 @@ class Committer:
         self._flights: deque[_Flight] = deque()
         self._failure: BaseException | None = None
         self._stopping = False
+        self._doubtful_move: RefEntry | None = None
+        self._thread: int | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="deltavc-committer")
 
     @property
@@ -63,9 +86,9 @@ class Committer:
         with self._changed:
             return sum(flight.state in ("queued", "finishing") for flight in self._flights)
 
-    def submit(self, draft: Draft, superseded: list[Future[Version]]) -> Future[Version]:
+    def submit(self, draft: Draft, superseded: list[CommitFuture]) -> CommitFuture:
         """Queue a draft. Its future, and those of drafts it took the place of, resolve when it has landed."""
-        future: Future[Version] = Future()
+        future = CommitFuture()
         future.set_running_or_notify_cancel()
         flight = _Flight(draft, [*superseded, future])
         with self._changed:
@@ -78,7 +101,7 @@ class Committer:
         with self._changed:
             return self.head == draft.record.id or any(flight.draft is draft for flight in self._flights)
 
-    def take_queued(self) -> tuple[Draft, list[Future[Version]]] | None:
+    def take_queued(self) -> tuple[Draft, list[CommitFuture]] | None:
         """Take the newest draft out of the queue if its landing has not begun."""
         with self._changed:
             if not self._flights or self._flights[-1].state != "queued":
@@ -107,9 +130,15 @@ class Committer:
     def settle(self) -> list[Draft] | None:
         """After a failure, the drafts that did not land, newest first; None if there was no failure.
 
+        Those that nobody has heard of are logged.
+
         Raises:
-            CommitInDoubt: the store still does not say whether a draft landed.
+            CommitInDoubt: the store still does not say whether a draft, or a move, landed.
         """
+        if self._doubtful_move is not None:
+            if self._access.refs.settle(self._doubtful_move):
+                self._moved(self._doubtful_move)
+            self._doubtful_move = None
         with self._changed:
             if self._failure is None:
                 return None
@@ -123,6 +152,11 @@ class Committer:
                 failed.remove(doubtful)
             else:
                 doubtful.entry = None
+        for flight in failed:
+            if flight.unheard:
+                log.warning(
+                    "the commit of step %s to %s failed: %s", flight.draft.record.step, self.branch, flight.error
+                )
         with self._changed:
             self._flights.clear()
             self._failure = None
@@ -133,25 +167,36 @@ class Committer:
 
         Raises:
             BranchMoved: somebody else moved it.
-            CommitInDoubt: the store does not say; the move is tried again when asked again.
+            CommitInDoubt: the store does not say; `settle` finds out.
         """
-        entry = self._access.refs.move(BRANCHES + self.branch, self.entry, new, self._access.author, reason)
-        self.entry = entry
-        self._index(entry, None)
+        entry = self._access.refs.next_entry(BRANCHES + self.branch, self.entry, new, self._access.author, reason)
+        try:
+            self._access.refs.create(entry)
+        except CommitInDoubt:
+            self._doubtful_move = entry
+            raise
+        self._moved(entry)
 
     def stop(self) -> None:
         """Give up everything that has not begun to move the branch."""
         self._stopping = True
 
-    def close(self) -> None:
-        """Wait for everything in flight and end the thread."""
+    def close(self) -> BaseException | None:
+        """Wait for everything in flight and end the thread. Returns a failure that nobody has heard of."""
         self._executor.shutdown()
+        return next((flight.error for flight in self._flights if flight.unheard), None)
+
+    @property
+    def on_its_thread(self) -> bool:
+        """Whether the caller is a callback of one of the futures, for which everything behind it waits."""
+        return threading.get_ident() == self._thread
 
     def _finish(self, flight: _Flight) -> None:
         with self._changed:
             if flight.state == "superseded":
                 return
             flight.state = "finishing"
+        self._thread = threading.get_ident()
         try:
             self._check_open()
             flight.draft.wait()
@@ -159,9 +204,8 @@ class Committer:
             self._land(flight)
         except BaseException as error:
             flight.draft.abandon()
-            log.info("commit %s to %s failed: %s", flight.draft.record.id[:12], self.branch, error)
             with self._changed:
-                flight.state = "failed"
+                flight.state, flight.error = "failed", error
                 self._failure = self._failure or error
                 self._changed.notify_all()
             for future in flight.futures:
@@ -193,6 +237,11 @@ class Committer:
         with draft.timings.stage("index"):
             self._landed(flight, entry)
 
+    def _moved(self, entry: RefEntry) -> None:
+        self.entry = entry
+        self._access.index.note([entry])
+        self._access.refs.write_hint(entry)
+
     def _landed(self, flight: _Flight, entry: RefEntry) -> None:
         self.entry = entry
         with self._changed:
@@ -200,16 +249,7 @@ class Committer:
             if flight in self._flights:
                 self._flights.remove(flight)
             self._changed.notify_all()
-        self._index(entry, flight.draft)
+        draft = flight.draft
+        self._access.index.note([entry], versions=[draft.record], layouts=[draft.layout], edges=draft.edges)
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, and starts no more threads
             self._access.transfers.submit(self._access.refs.write_hint, entry)
-
-    def _index(self, entry: RefEntry, draft: Draft | None) -> None:
-        """Bring the database up to the entry. It has happened already: a failure here is made good later."""
-        try:
-            if draft is None:
-                self._access.index.record([entry])
-            else:
-                self._access.index.record([entry], versions=[draft.record], layouts=[draft.layout], edges=draft.edges)
-        except Exception as error:  # whatever it is, what has happened must not be told as a failure
-            log.warning("committed, but the database is behind and will catch up: %s", error)

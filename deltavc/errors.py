@@ -199,7 +199,7 @@ class BranchMoved(Conflict):
     found: str | None
 
     kind = "branch_moved"
-    hint = "Move the writer to the new head (w.move) and commit again, or name another branch."
+    hint = "See what is there (`deltavc log`), then do it again, or on another branch; a writer goes there with w.move."
 
     def __str__(self) -> str:
         found = self.found if self.found else "no version"
@@ -237,7 +237,7 @@ class BadState(InputError):
     tensor: str | None = None
 
     kind = "bad_state"
-    hint = "Pass a mapping of names to tensors, a module, or the path of a checkpoint."
+    hint = "A state is a mapping of names to dense tensors that have values, a module, or the path of a checkpoint."
 
     def __str__(self) -> str:
         return f"tensor {self.tensor!r} {self.reason}" if self.tensor is not None else self.reason
@@ -297,7 +297,7 @@ class BadMetadata(InputError):
     reason: str
 
     kind = "bad_metadata"
-    hint = "Metrics are numbers, meta is plain JSON, and integers stay within 2**53."
+    hint = "Metrics are numbers, meta is plain JSON, files are bytes or paths, and integers stay within 2**53."
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
@@ -469,7 +469,7 @@ class StoreUnfit(StoreError):
     reason: str
 
     kind = "store_unfit"
-    hint = "Use a store that honours create-if-absent (If-None-Match: * on PUT)."
+    hint = "Use a directory with hard links, or S3 that honours create-if-absent (If-None-Match: * on PUT)."
 
     def __str__(self) -> str:
         return f"{self.url} cannot hold a repository: {self.reason}"
@@ -506,7 +506,7 @@ class DatabaseUnavailable(DatabaseError):
     reason: str
 
     kind = "database_unavailable"
-    hint = "Check its address and that it runs. The bucket holds everything; a lost database is rebuilt from it."
+    hint = "Check its address, that it runs, and that its disk has room; or name an empty one, which fills itself."
 
     def __str__(self) -> str:
         return f"database {self.url} is unavailable: {self.reason}"

@@ -143,8 +143,9 @@ class Repo(Lookup):
             BranchMoved: somebody else moved the branch meanwhile.
         """
         target = resolve(self._index, to, branch)
+        version = Version.known(self._index.version(target), branch)
         self._move(names.branch_ref(branch), target, reason)
-        return Version.known(self._index.version(target), branch)
+        return version
 
     # --- checkout ---
 
@@ -312,6 +313,7 @@ class Repo(Lookup):
         ref = names.branch_ref(name) if what == "branch" else names.tag_ref(name)
         other = names.tag_ref(name) if what == "branch" else names.branch_ref(name)
         target = self.resolve(at)
+        version = Version.known(self._index.version(target))
         self._index.catch_up([ref, other])
         for kind, taken in ((what, ref), ("tag" if what == "branch" else "branch", other)):
             entry = self._index.head(taken)
@@ -321,8 +323,8 @@ class Repo(Lookup):
             entry = self._refs.move(ref, self._index.head(ref), target, self._author, f"created at {at}")
         except BranchMoved as error:
             raise RefExists(what, name, error.found or "another version") from error
-        self._index.record([entry])
-        return Version.known(self._index.version(target))
+        self._index.note([entry])
+        return version
 
     def _move(self, ref: str, target: str | None, why: str) -> None:
         self._index.catch_up([ref])
@@ -330,7 +332,7 @@ class Repo(Lookup):
         if known is None or known.new is None:
             what = "tag" if ref.startswith(names.TAGS) else "branch"
             raise UnknownRef(ref.partition("/")[2], f"there is no {what} of this name")
-        self._index.record([self._refs.move(ref, known, target, self._author, why)])
+        self._index.note([self._refs.move(ref, known, target, self._author, why)])
 
     def _file_writer(self, version: str, name: str) -> Callable[[BinaryIO], object]:
         from deltavc.files import write_file

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from torch import Tensor
 from deltavc import held
 from deltavc.access import Access
 from deltavc.base import Base
-from deltavc.committer import Committer, OnBusy
+from deltavc.committer import CommitFuture, Committer, OnBusy
 from deltavc.delta import codecs
 from deltavc.delta.codecs.base import Codec
 from deltavc.draft import Draft, Request, draft
@@ -129,6 +130,7 @@ class Writer:
         self._options = options
         self._codec = None if options.codec is None else codecs.codec(options.codec)
         self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._committer = Committer(access, branch, entry)
         self._devices: Mapping[str, torch.device] = {}
         self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if options.keep == "disk" else None
@@ -161,7 +163,7 @@ class Writer:
             raise
         except DeltavcError:
             with self._lock, contextlib.suppress(DeltavcError):
-                self._settle(told=True)
+                self._settle()
             raise
 
     def commit_async(
@@ -197,11 +199,12 @@ class Writer:
         check_files(told.get("files") or {})
         name = told.get("codec")
         codec = self._codec if name is None else codecs.codec(name)
-        with self._lock:
+        with self._alone():
             self._settle()
             if self._options.on_busy == "error" and self._busy:
                 raise WriterBusy(self.branch, self._committer.in_flight)
             view = open_state(state, told.get("dtype") or self._options.dtype)
+            _await_devices(view)
             superseded = self._make_room()
             made: Draft | None = None
             try:
@@ -232,7 +235,7 @@ class Writer:
         Raises:
             UnknownRef, AmbiguousRef, NoPath, Corruption; LayoutMismatch before anything is changed.
         """
-        with self._lock:
+        with self._alone():
             self._idle()
             target = self._resolve(ref)
             live = self._live(into, target)
@@ -251,7 +254,7 @@ class Writer:
             BranchMoved: somebody else moved the branch; nothing was changed.
             UnknownRef, AmbiguousRef, NoPath, Corruption; LayoutMismatch before anything is changed.
         """
-        with self._lock:
+        with self._alone():
             self._idle()
             target = self._resolve(to)
             live = self._live(into, target)
@@ -265,15 +268,23 @@ class Writer:
             return Version.known(self._access.index.version(target), self.branch)
 
     def close(self) -> None:
-        """Wait for what is on its way, and let go of the base. May be called twice."""
-        with self._lock:
+        """Wait for what is on its way, and let go of the base. May be called twice.
+
+        Raises:
+            what a commit in the background failed with, if nobody has asked its future.
+        """
+        if os.getpid() != self._pid:
+            return  # a forked child's copy: threads and files are the parent's
+        with self._alone():
             if self._closed:
                 return
             self._closed = True
-            self._committer.close()
+            unheard = self._committer.close()
             self._base.clear()
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
+            if unheard is not None:
+                raise unheard
 
     def __enter__(self) -> Self:
         return self
@@ -281,9 +292,25 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and not issubclass(kind, Exception):  # Ctrl-C: do not wait for uploads
+        if kind is None:
+            self.close()
+            return
+        if not issubclass(kind, Exception):  # Ctrl-C: do not wait for uploads
             self._committer.stop()
-        self.close()
+        try:
+            self.close()
+        except DeltavcError as unheard:  # the caller has an error of its own to deal with
+            log.warning("a commit to %s failed as well: %s", self.branch, unheard)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one call at a time go on, none in a forked child, and none that would wait for itself."""
+        if os.getpid() != self._pid:
+            raise WriterClosed(self.branch)
+        if self._committer.on_its_thread:
+            raise RuntimeError("a writer cannot be called from a callback of its own commits: use another thread")
+        with self._lock:
+            yield
 
     def _read(
         self, view: StateView, metadata: Metadata, codec: Codec | None, parents: Sequence[str] | None, told: Told
@@ -323,27 +350,21 @@ class Writer:
         device = self._devices.get(tensor.name) if self._options.keep == "device" else None
         return held.fresh(device or "cpu")(tensor)
 
-    def _settle(self, told: bool = False) -> None:
-        """Take back what failed, so that the base is at the last version that was committed.
-
-        Args:
-            told: the caller is about to hear of it. Otherwise the log is: futures may have been dropped.
-        """
+    def _settle(self) -> None:
+        """Take back what failed, so that the base is at the last version that was committed."""
         if self._closed:
             raise WriterClosed(self.branch)
         failed = self._committer.settle()
         if failed is None:
             return
         for made in failed:
-            if not told:
-                log.warning("a commit of step %s to %s failed and was taken back", made.record.step, self.branch)
             self._take_back(made)
 
     @property
     def _busy(self) -> bool:
         return self._committer.in_flight >= self._options.max_in_flight
 
-    def _make_room(self) -> list[Future[Version]]:
+    def _make_room(self) -> list[CommitFuture]:
         """Wait, or take the place of a queued commit; the futures of those it replaces."""
         if not self._busy:
             return []
@@ -392,3 +413,10 @@ class Writer:
         self._trail, self._files = found
         if live is not None and self._base.layout is not None:
             live.write(target, self._base.layout, self._base.lanes)
+
+
+def _await_devices(view: StateView) -> None:
+    """Wait for what the caller's streams still have to do to the state: other threads are going to read it."""
+    for device in {tensor.device for tensor in view.tensors.values()}:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()

@@ -267,3 +267,51 @@ def test_a_process_that_ends_at_once_tells_of_a_commit_that_landed(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "repo")], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
     assert torch.equal(deltavc.open(tmp_path / "repo").checkout()["a"], torch.arange(9))
+
+
+def test_closing_tells_of_a_commit_that_failed_unheard(repo):
+    with pytest.raises(StoreUnavailable), repo.store.down("before", WRITES), repo.writer("main") as writer:
+        writer.commit_async(state_at(0), step=0)
+    with repo.store.down("before", WRITES), repo.writer("main") as writer:
+        assert isinstance(writer.commit_async(state_at(0), step=0).exception(), StoreUnavailable)
+    assert "main" not in repo.branches()
+
+
+def test_a_failure_that_nobody_heard_of_is_logged_when_the_writer_goes_on(repo, caplog):
+    with repo.writer("main") as writer:
+        with repo.store.down("before", WRITES):
+            writer.commit_async(state_at(0), step=0)
+            writer._committer.wait()
+        writer.commit(state_at(1), step=1)
+    assert "step 0" in caplog.text
+    assert committed_steps(repo) == [1]
+
+
+def test_a_callback_of_a_commit_cannot_wait_for_its_own_writer(repo):
+    errors = []
+
+    def call_back(future):
+        try:
+            writer.commit(state_at(1), step=1)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    with repo.writer("main") as writer, Held(repo.store) as held:
+        future = writer.commit_async(state_at(0), step=0)
+        future.add_done_callback(call_back)
+        held.open()
+        future.result()
+    assert len(errors) == 1
+    assert "another thread" in errors[0]
+
+
+def test_an_inherited_writer_is_closed_in_a_forked_child(repo):
+    with repo.writer("main", keep="disk") as writer:
+        writer.commit(state_at(0), step=0)
+        writer._pid += 1  # as the child would see it
+        writer.close()
+        with pytest.raises(WriterClosed):
+            writer.commit(state_at(1), step=1)
+        writer._pid -= 1
+        writer.commit(state_at(2), step=2)
+    assert committed_steps(repo) == [0, 2]

@@ -95,6 +95,19 @@ class Index(History):
         except Behind:
             self.catch_up({entry.ref for entry in entries})
 
+    def note(
+        self,
+        entries: Sequence[RefEntry],
+        versions: Sequence[VersionRecord] = (),
+        edges: Sequence[EdgeRecord] = (),
+        layouts: Sequence[Layout] = (),
+    ) -> None:
+        """Index moves that have happened, if that can be done: a failure is logged, and made good later."""
+        try:
+            self.record(entries, versions, edges, layouts)
+        except Exception as error:  # whatever it is, what has happened must not be told as a failure
+            log.warning("the bucket has it, but the database is behind and will catch up: %s", error)
+
     def _known(self) -> dict[str, RefEntry | None]:
         with reading(self.engine) as db:
             names = db.execute(select(refs.c.name).order_by(refs.c.name)).scalars().all()

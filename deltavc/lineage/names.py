@@ -51,6 +51,6 @@ def check_name(name: str) -> None:
         if part.startswith((".", "-")) or part.endswith((".", ".lock")):
             raise BadRefName(name, "a part of it starts with '.' or '-', or ends with '.' or '.lock'")
     if name in ("@", "HEAD") or name.startswith((BRANCHES, TAGS)):
-        raise BadRefName(name, "it has a meaning of its own")
+        raise BadRefName(name, "it is kept for other uses")
     if _HEX.fullmatch(name):
         raise BadRefName(name, "it reads as the beginning of a version's id")

@@ -31,6 +31,7 @@ _REFLOG = re.compile(r"(?P<branch>.*)@\{(?P<back>\d{1,12})\}")
 _SEARCH = re.compile(r"(?:(?P<branch>.+)@)?(?P<kind>step|best|worst):(?P<what>.*)")
 _STEP = re.compile(r"-?\d{1,15}")
 _ID = re.compile(r"[0-9a-f]{4,64}")
+_SHORT_ID = re.compile(r"[0-9a-f]{1,3}")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
@@ -100,7 +101,7 @@ def _back(index: Index, version: str, kind: str, number: int, ref: str) -> str:
         return version
     parents = index.version(version).record.parents
     if number > len(parents):
-        raise UnknownRef(ref, f"version {version} has {len(parents)} parents")
+        raise UnknownRef(ref, f"version {version} has {len(parents) or 'no'} parent{'s' * (len(parents) != 1)}")
     return parents[number - 1]
 
 
@@ -108,8 +109,9 @@ def _base(index: Index, base: str, branch: str) -> str:
     if found := _REFLOG.fullmatch(base):
         return _moves_ago(index, found["branch"] or branch, int(found["back"]), base)
     if found := _SEARCH.fullmatch(base):
-        head = _named(index, [BRANCHES + (found["branch"] or branch)], base)
-        return _search(index, head, found["kind"], found["what"], base)
+        branch = found["branch"] or branch
+        head = _named(index, [BRANCHES + branch], base)
+        return _search(index, branch, head, found["kind"], found["what"], base)
     if base.startswith((BRANCHES, TAGS)):
         return _named(index, [base], base)
     if _ID.fullmatch(base):
@@ -129,6 +131,10 @@ def _by_id(index: Index, prefix: str) -> str:
 
 def _named(index: Index, refs: list[str], base: str) -> str:
     """The version that the one of these refs that exists is at."""
+    if base == "HEAD":
+        raise UnknownRef(base, "there is no current branch; name one, such as main")
+    if ".." in base:
+        raise UnknownRef(base, "a range names many versions, and only `log` takes one")
     try:
         for ref in refs:
             check_name(ref.partition("/")[2])
@@ -141,7 +147,19 @@ def _named(index: Index, refs: list[str], base: str) -> str:
     for version in heads.values():
         return version
     near = difflib.get_close_matches(refs[0].partition("/")[2], [*index.branches(), *index.tags()], n=3)
-    raise UnknownRef(base, candidates=tuple(near))
+    raise UnknownRef(base, _why_not(index, refs[0], base), tuple(near))
+
+
+def _why_not(index: Index, ref: str, base: str) -> str:
+    """Why nothing is at this branch."""
+    name = ref.partition("/")[2]
+    if ref.startswith(BRANCHES) and index.reflog(ref, 1):
+        return f"branch {name!r} was deleted; `deltavc reflog {name}` shows where it was"
+    if name == "main" and not index.branches():
+        return "there is no branch yet; the first commit makes main"
+    if _SHORT_ID.fullmatch(base):
+        return "no branch or tag answers to it, and of an id 4 digits are needed"
+    return "no branch, tag or version answers to it"
 
 
 def _moves_ago(index: Index, branch: str, back: int, base: str) -> str:
@@ -158,7 +176,7 @@ def _moves_ago(index: Index, branch: str, back: int, base: str) -> str:
     return version
 
 
-def _search(index: Index, head: str, kind: str, what: str, base: str) -> str:
+def _search(index: Index, branch: str, head: str, kind: str, what: str, base: str) -> str:
     if kind == "step":
         if not _STEP.fullmatch(what):
             raise UnknownRef(base, "a step is a whole number")
@@ -166,11 +184,11 @@ def _search(index: Index, head: str, kind: str, what: str, base: str) -> str:
         if len(versions) > 1:
             raise AmbiguousRef(base, tuple(versions))
         if not versions:
-            raise UnknownRef(base, "no version in the history of the branch has this step")
+            raise UnknownRef(base, f"no version in the history of branch {branch!r} has this step")
         return versions[0]
     version = index.extreme(head, what, highest=(kind == "best") != less_is_better(what))
     if version is None:
         near = difflib.get_close_matches(what, index.metric_names(), n=3)
-        reason = "no version in the history of the branch has a finite value of this metric"
+        reason = f"no version in the history of branch {branch!r} has a finite value of this metric"
         raise UnknownRef(base, reason, tuple(f"{kind}:{name}" for name in near))
     return version
