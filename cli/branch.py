@@ -27,8 +27,9 @@ def branch(repo: Repo, out: Output, name: str | None, at: str | None, delete: bo
     if delete:
         if name is None or at is not None:
             raise click.UsageError("--delete takes one name")
+        was = repo.branches().get(name)
         repo.delete_branch(name)
-        out.deleted("branch", name)
+        out.deleted("branch", name, was)
     elif name is None:
         out.refs({name: repo.version(version) for name, version in repo.branches().items()})
     else:

@@ -17,7 +17,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -43,14 +43,20 @@ class Place:
     repo: str
     db: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    named_by: str = field(default="--repo", compare=False)
 
 
 def open_repo(settings: Settings) -> Repo:
     """Open the repository that is meant. Raises NotARepository and what `deltavc.open` raises."""
     import deltavc
+    from deltavc.errors import NotARepository
 
     place = locate(settings)
-    return deltavc.open(place.repo, place.db, place.storage_options)
+    try:
+        return deltavc.open(place.repo, place.db, place.storage_options)
+    except NotARepository as error:
+        error.add_note(f"({place.named_by} names it)")
+        raise
 
 
 def locate(settings: Settings) -> Place:
@@ -65,14 +71,16 @@ def locate(settings: Settings) -> Place:
     from deltavc.errors import NotARepository
 
     db = settings.db or os.environ.get("DELTAVC_DB") or None
-    named = settings.repo or os.environ.get("DELTAVC_REPO")
-    if named:
-        return Place(named, db, settings.storage_options)
+    if settings.repo:
+        return Place(settings.repo, db, settings.storage_options)
+    if named := os.environ.get("DELTAVC_REPO"):
+        return Place(named, db, settings.storage_options, "DELTAVC_REPO")
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / FILE).is_file():
             found = read(folder)
-            return Place(found.repo, db or found.db, {**found.storage_options, **settings.storage_options})
+            options = {**found.storage_options, **settings.storage_options}
+            return replace(found, db=db or found.db, storage_options=options)
     raise NotARepository(str(here), f"no --repo, no DELTAVC_REPO, and no {FILE} here or in a folder above")
 
 
@@ -86,7 +94,7 @@ def read(folder: Path) -> Place:
     repo, db, options = content.get("repo"), content.get("db"), content.get("storage_options", {})
     if not isinstance(repo, str) or not repo or not isinstance(db, str | None) or not isinstance(options, dict):
         raise click.UsageError(f'{path} has to say repo = "...", and may say db = "..." and [storage_options]')
-    return Place(_anchored(repo, folder), None if db is None else _anchored_db(db, folder), options)
+    return Place(_anchored(repo, folder), None if db is None else _anchored_db(db, folder), options, str(path))
 
 
 def write(folder: Path, place: Place) -> list[str]:

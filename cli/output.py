@@ -59,9 +59,10 @@ class Output:
         """A tag that was made."""
         self._print({"tag": tag, "version": version.as_json()}, [f"{tag} names {texts.brief(version)}"])
 
-    def deleted(self, what: str, name: str) -> None:
-        """A branch or tag that is no more."""
-        self._print({"deleted": name}, [f"deleted {what} {name}"])
+    def deleted(self, what: str, name: str, was: str | None) -> None:
+        """A branch or tag that is no more, and the version it was at."""
+        at = f", which was at {was[:12]}" if was else ""
+        self._print({"deleted": name, "version": was}, [f"deleted {what} {texts.plain(name)}{at}"])
 
     def checked_out(self, version: str, directory: str, timings: Mapping[str, float]) -> None:
         """A version that was written to a directory."""

@@ -26,8 +26,9 @@ def tag(repo: Repo, out: Output, name: str | None, at: str | None, delete: bool)
     if delete:
         if name is None or at is not None:
             raise click.UsageError("--delete takes one name")
+        was = repo.tags().get(name)
         repo.delete_tag(name)
-        out.deleted("tag", name)
+        out.deleted("tag", name, was)
     elif name is None:
         out.refs({name: repo.version(version) for name, version in repo.tags().items()})
     else:

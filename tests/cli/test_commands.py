@@ -124,14 +124,16 @@ def test_branches_are_made_listed_and_deleted(run, project):
     assert [item["name"] for item in run("branch", "--json").json] == ["main", "side"]
     assert run("branch").stdout.splitlines()[1].startswith("side  ")
     run("commit", "step4", "--branch", "side")
-    assert run("branch", "-d", "side", "--json").json == {"deleted": "side"}
+    was = run("show", "side", "--json").json["id"]
+    assert run("branch", "-d", "side", "--json").json == {"deleted": "side", "version": was}
     assert [item["name"] for item in run("branch", "--json").json] == ["main"]
 
 
 def test_tags_are_made_listed_and_deleted(run, project):
     run("tag", "v1", "step:1")
     assert run("tag", "--json").json[0]["version"]["step"] == 1
-    assert "deleted tag v1" in run("tag", "-d", "v1").stdout
+    was = run("show", "v1", "--json").json["id"]
+    assert run("tag", "-d", "v1").stdout == f"deleted tag v1, which was at {was[:12]}\n"
     assert run("tag").stdout == ""
 
 

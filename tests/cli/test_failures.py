@@ -33,6 +33,15 @@ def test_no_repository_is_10(run, folder):
     assert not (folder / "lineage.db").exists()
 
 
+def test_no_repository_says_what_named_it(run, folder, monkeypatch):
+    assert "(--repo names it)" in run("log", "--repo", "runs/nothing", code=10).stderr
+    run("init", "runs/moved")
+    (folder / "runs" / "moved").rename(folder / "runs" / "away")
+    assert f"({folder / '.deltavc' / 'config.toml'} names it)" in run("log", code=10).stderr
+    monkeypatch.setenv("DELTAVC_REPO", "runs/nothing")
+    assert "(DELTAVC_REPO names it)" in run("log", code=10).stderr
+
+
 def test_a_repository_that_exists_is_not_made_again(run, project, folder, monkeypatch):
     (folder / "other").mkdir()
     monkeypatch.chdir(folder / "other")
