@@ -96,7 +96,7 @@ def _name(name: Any) -> str:
 
 def _metric(name: str, value: Any) -> float | str:
     try:
-        number = float(value)
+        number = float(value.item() if hasattr(value, "item") else value)  # float(loss) warns where loss has a gradient
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise BadMetadata(f"metric {name!r}", f"{str(value)[:60]!r} is not a number") from error
     return metric_json(math.nan if number != number else number)

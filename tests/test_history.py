@@ -27,7 +27,14 @@ def ids(versions):
 
 
 def test_a_version_is_told_the_same_by_its_commit_the_database_and_the_bucket(repo):
-    metrics = {"loss": 0.25, "nan": math.nan, "up": math.inf, "down": -math.inf, "step": 3, "t": torch.tensor(1.5)}
+    metrics = {
+        "loss": 0.25,
+        "nan": math.nan,
+        "up": math.inf,
+        "down": -math.inf,
+        "step": 3,
+        "t": torch.tensor(1.5, requires_grad=True),
+    }
     meta = {"lr": 1e-6, "nested": [{"a": None}, True, "é\u2028"], "big": 2**53 - 1}
     with repo.writer() as writer:
         first = writer.commit(state(0), step=-1, author="somebody", files={"rng": b"123"})

@@ -73,7 +73,10 @@ def open_database(place: str | Path) -> Engine:
 
 def redact(url: URL | Engine) -> str:
     """The URL as errors and logs may show it: without its password and its options, which may name another."""
-    return (url.url if isinstance(url, Engine) else url).set(query={}).render_as_string(hide_password=True)
+    url = url.url if isinstance(url, Engine) else url
+    if url.get_backend_name() == "sqlite" and url.database and "%" not in url.database:
+        return f"{url.drivername}:///{url.database}"  # a path to read; rendered, it is percent-encoded
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 @contextmanager

@@ -34,6 +34,12 @@ def test_repository_and_configuration_may_move_together(run, project, folder, mo
     assert len(run("log", "--json").json) == 3
 
 
+def test_a_path_is_shown_as_it_is_written(run, folder):
+    out = run("init", "räpo mit 模型").stdout
+    assert f"database sqlite:///{folder}/räpo mit 模型/lineage.db" in out
+    assert run("status", "--json").json["database"] in out
+
+
 def test_a_repository_outside_the_folder_is_named_by_its_whole_path(run, folder, inside):
     inside("work")
     run("init", "../elsewhere")
