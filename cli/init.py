@@ -31,7 +31,11 @@ def init(settings: Settings, out: Output, url: str) -> None:
         raise click.UsageError("a memory:// repository would end with this command")
     place = config.Place(url, settings.db or os.environ.get("DELTAVC_DB") or None, settings.storage_options)
     with deltavc.init(place.repo, place.db, place.storage_options) as repo:
-        left_out = config.write(folder, place)
+        try:
+            left_out = config.write(folder, place)
+        except OSError as error:
+            why = f"{error.filename} cannot be written ({error.strerror})"
+            raise click.ClickException(f"{repo.url} is made, but {why}; name it by --repo or DELTAVC_REPO") from error
         out.initialized(repo.url, repo.database, str(config.FILE))
     for what in left_out:
         out.note(f"not written to {config.FILE}: {what}; the environment has to hold it from now on")

@@ -151,6 +151,15 @@ def test_a_deleted_branch_is_gone_and_its_versions_are_not(repo):
     assert repo.resolve("side") == again.id
 
 
+def test_a_commit_to_a_deleted_branch_does_not_begin_another_history(repo):
+    first = repo.commit(state(0))
+    repo.delete_branch("main")
+    with pytest.raises(UnknownRef, match="it was deleted"):
+        repo.commit(state(1))
+    repo.branch("main", "main@{1}")
+    assert repo.commit(state(1)).parents == (first.id,)
+
+
 def test_a_branch_starts_where_it_is_told_to(repo):
     first = repo.commit(state(0))
     with pytest.raises(UnknownRef, match=r"repo\.branch"):

@@ -154,7 +154,7 @@ def _why_not(index: Index, ref: str, base: str) -> str:
     """Why nothing is at this branch."""
     name = ref.partition("/")[2]
     if ref.startswith(BRANCHES) and index.reflog(ref, 1):
-        return f"branch {name!r} was deleted; `deltavc reflog {name}` shows where it was"
+        return f"branch {name!r} was deleted; `deltavc branch {name} {name}@{{1}}` makes it where it was"
     if name == "main" and not index.branches():
         return "there is no branch yet; the first commit makes main"
     if _SHORT_ID.fullmatch(base):

@@ -49,6 +49,13 @@ def test_a_repository_that_exists_is_not_made_again(run, project, folder, monkey
     assert not (folder / "other" / ".deltavc").exists()
 
 
+def test_a_repository_whose_config_cannot_be_written_is_named(run, folder):
+    (folder / ".deltavc").touch()
+    said = run("init", "runs/demo", code=1).stderr
+    assert f"{folder / 'runs' / 'demo'} is made, but {folder / '.deltavc'} cannot be written" in said
+    run("commit", "step1", "--repo", "runs/demo")
+
+
 def test_a_name_that_is_taken_is_11(run, project):
     run("tag", "v1")
     run("tag", "v1", "step:1", code=11)

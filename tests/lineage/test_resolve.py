@@ -104,7 +104,7 @@ def test_a_branch_is_followed_into_the_bucket(bucket, index, line):
     ("ref", "reason"),
     [
         ("nothing", "answers"),
-        ("gone", "branch 'gone' was deleted; `deltavc reflog gone`"),
+        ("gone", "branch 'gone' was deleted; `deltavc branch gone gone@{1}`"),
         ("", "no version to start from"),
         ("~1", "no version to start from"),
         ("main~x", "take a number"),
