@@ -1,8 +1,14 @@
 """The comparison with peers runs, and its tables and plots fit the page; on inputs too small to mean anything."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from bench import compare, compare_page
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +43,12 @@ def test_plots_are_small_images(figures, tmp_path):
     for image in images:
         assert image.read_bytes().startswith(b"\x89PNG")
         assert image.stat().st_size < 100_000
+
+
+@pytest.mark.parametrize(
+    "script", [["lineage.py", "--versions", "3000"], ["commit.py", "--mib", "16", "--rounds", "1"]], ids=lambda s: s[0]
+)
+def test_scripts_that_ask_one_question_answer_it_on_small_input(script):
+    ran = subprocess.run([sys.executable, f"bench/{script[0]}", *script[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert " ms" in ran.stdout
