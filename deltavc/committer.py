@@ -115,12 +115,7 @@ class Committer:
     def wait(self, at_most: int = 0) -> None:
         """Wait until at most this many drafts are in flight, or one has failed."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._failure is not None
-                    or sum(flight.state in ("queued", "finishing") for flight in self._flights) <= at_most
-                )
-            )
+            self._changed.wait_for(lambda: self._failure is not None or self.in_flight <= at_most)
 
     def drain(self) -> None:
         """Wait until everything in flight has landed. Raises CommitAbandoned if something failed."""
@@ -142,7 +137,7 @@ class Committer:
         with self._changed:
             if self._failure is None:
                 return None
-            self._changed.wait_for(lambda: not any(f.state in ("queued", "finishing") for f in self._flights))
+            self._changed.wait_for(lambda: self.in_flight == 0)
             failed = [flight for flight in self._flights if flight.state == "failed"]
         doubtful = next((flight for flight in failed if flight.entry is not None), None)
         if doubtful is not None and doubtful.entry is not None:

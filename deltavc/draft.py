@@ -190,7 +190,7 @@ def _edge(base: Base, undo: Undo, layout: Layout, record: VersionRecord, packs: 
         )
     carried = fingerprints.carried(before.layout, layout)
     # A fresh tensor without lanes has no frames, and still has a fingerprint to tell.
-    told = found.changed | {layout.tensors[place].name for place in layout.stored} - carried
+    told = found.changed | (layout.stored_names - carried)
     return _edge_record(
         base,
         layout,
@@ -217,8 +217,7 @@ def _snapshot(
     timings: Timings,
 ) -> EdgeRecord:
     """Pack a snapshot beside the delta, with the last snapshot's frames for tensors that have not changed."""
-    names = {layout.tensors[place].name for place in layout.stored}
-    packing.snapshot(base, names - reused, packs, request.codec, request.memory, timings)
+    packing.snapshot(base, layout.stored_names - reused, packs, request.codec, request.memory, timings)
     uses = list(packs.uses)
     if reused and trail.snapshot is not None:
         kept = {layout.place[name] for name in reused}

@@ -190,7 +190,9 @@ def read(
     return found
 
 
-def snapshot(base: Base, names: set[str], packs: Packs, codec: Codec | None, memory: int, timings: Timings) -> None:
+def snapshot(
+    base: Base, names: Collection[str], packs: Packs, codec: Codec | None, memory: int, timings: Timings
+) -> None:
     """Pack the whole values of these tensors of the base: their changes from nothing.
 
     Raises:

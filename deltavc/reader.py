@@ -116,8 +116,7 @@ def proven_fingerprints(found: Iterable[Leg], record: VersionRecord) -> dict[str
         fingerprints.follow(values, leg.carried, told)
     if edge is None or layout is None:
         raise ValueError("the plan has no steps")
-    stored = {layout.tensors[place].name for place in layout.stored}
-    if layout.id != record.layout or not stored <= values.keys():
+    if layout.id != record.layout or not layout.stored_names <= values.keys():
         raise CorruptObject(edge.key, "the fingerprints on the way do not cover the version's tensors", record.id)
     if fingerprints.root(layout, values) != record.fingerprint:
         raise CorruptObject(edge.key, "the fingerprints on the way are not those of the version", record.id)

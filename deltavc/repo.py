@@ -27,7 +27,7 @@ from deltavc.lookup import Lookup
 from deltavc.metadata import default_author
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.objects import Store
-from deltavc.store.transfers import Transfers
+from deltavc.store.transfers import DEFAULT_MEMORY, Transfers
 from deltavc.version import Version
 
 if TYPE_CHECKING:
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from deltavc.writer import Keep, Told, Writer, WriterOptions
 
 log = logging.getLogger(__name__)
-
-DEFAULT_MEMORY = 1 << 30
-"""Bytes that a commit or checkout may take beyond the state and the kept base."""
 
 
 class Repo(Lookup):

@@ -51,15 +51,13 @@ from deltavc.live import Live
 from deltavc.metadata import Metadata
 from deltavc.moving import move_base, trail_to
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy, Trail
+from deltavc.store.transfers import DEFAULT_MEMORY
 from deltavc.version import Version
 from deltavc.weights.state import State, StateView, open_state
 
 log = logging.getLogger(__name__)
 
 Keep = Literal["device", "host", "disk"]
-
-DEFAULT_MEMORY = 1 << 30
-"""Bytes that a commit or checkout may take beyond the state and the kept base."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

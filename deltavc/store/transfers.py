@@ -20,6 +20,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
+DEFAULT_MEMORY = 1 << 30
+"""Bytes that a commit or checkout may take beyond the state and the kept base, unless it is told otherwise."""
+
 MAX_REQUESTS = 16
 """Requests on their way at once. S3-likes answer one in tens of milliseconds; 16 fill a 10 Gbit/s link."""
 
