@@ -47,6 +47,20 @@ class Box:
         """What to index a whole tensor's lanes with to get this box's."""
         return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.lengths, strict=True))
 
+    def meet(self, other: Box) -> Box | None:
+        """What two boxes of one tensor have in common; None if that is nothing."""
+        starts = tuple(map(max, self.offsets, other.offsets))
+        ends = (
+            min(a + n, b + m)
+            for a, n, b, m in zip(self.offsets, self.lengths, other.offsets, other.lengths, strict=True)
+        )
+        lengths = tuple(end - start for start, end in zip(starts, ends, strict=True))
+        return Box(starts, lengths) if all(length > 0 for length in lengths) else None
+
+    def within(self, outer: Box) -> Box:
+        """This box with offsets counted from the start of `outer`."""
+        return Box(tuple(a - b for a, b in zip(self.offsets, outer.offsets, strict=True)), self.lengths)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse:

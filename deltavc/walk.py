@@ -11,7 +11,7 @@ edge does not carry over starts from zero, which is what nothing is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -176,7 +176,7 @@ def legs(plan: Plan, objects: Objects, names: Set[str] | None = None) -> list[Le
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """Frames of one pack that are fetched with one request."""
 
     leg: int
@@ -197,7 +197,7 @@ def walk(found: list[Leg], lanes: Lanes, objects: Objects, timings: Timings) -> 
     if found:
         lanes.keep(found[0].kept)
     at = 0
-    for number, jobs in itertools.groupby(_fetched(found, objects, timings), lambda item: item[0].leg):
+    for number, jobs in itertools.groupby(fetched(found, objects, timings), lambda item: item[0].leg):
         _enter(found[at : number + 1], lanes)
         at = number + 1
         for _ in pool.in_order(_frame_tasks(found[number], jobs, lanes, objects, timings), objects.memory // 2):
@@ -211,8 +211,17 @@ def _enter(found: Iterable[Leg], lanes: Lanes) -> None:
             lanes.start(name, leg.layout)
 
 
-def _fetched(found: list[Leg], objects: Objects, timings: Timings) -> Iterator[tuple[_Job, bytes]]:
-    """Every job of the walk in order with its bytes, fetched ahead."""
+def fetched(
+    found: list[Leg], objects: Objects, timings: Timings, boxes: Mapping[str, Sequence[Box]] | None = None
+) -> Iterator[tuple[Job, bytes]]:
+    """Every job of the walk in order with its bytes, fetched ahead.
+
+    Args:
+        boxes: by stored name, the boxes that frames have to meet to be wanted; None for whole tensors.
+
+    Raises:
+        CorruptObject, MissingObject: with the object's key and the version whose edge needs it.
+    """
     uses = [(number, use) for number, leg in enumerate(found) for use in leg.step.edge.packs]
 
     def open_index(item: tuple[int, PackUse]) -> tuple[PackIndex, bytes | None]:
@@ -222,12 +231,12 @@ def _fetched(found: list[Leg], objects: Objects, timings: Timings) -> Iterator[t
         use = item[1]
         return use.nbytes if use.nbytes <= SMALL_PACK else use.index[1] + 16 * use.index[2]
 
-    def jobs() -> Iterator[_Job]:
+    def jobs() -> Iterator[Job]:
         budget = objects.memory // 4
         for (number, use), (index, body) in objects.transfers.ahead(uses, open_index, index_nbytes, budget):
-            yield from _jobs_of(found[number], number, use, index, body)
+            yield from _jobs_of(found[number], number, use, index, body, boxes)
 
-    def fetch(job: _Job) -> bytes:
+    def fetch(job: Job) -> bytes:
         if job.body is not None:
             return job.body
         return objects.get(job.use.key, found[job.leg].step.edge.target, job.start, job.nbytes)
@@ -241,11 +250,20 @@ def _fetched(found: list[Leg], objects: Objects, timings: Timings) -> Iterator[t
         yield following
 
 
-def _jobs_of(leg: Leg, number: int, use: PackUse, index: PackIndex, body: bytes | None) -> Iterator[_Job]:
+def _jobs_of(
+    leg: Leg,
+    number: int,
+    use: PackUse,
+    index: PackIndex,
+    body: bytes | None,
+    boxes: Mapping[str, Sequence[Box]] | None,
+) -> Iterator[Job]:
     frames = [frame for frame in _used(leg, use, index) if _name(leg, frame, use) in leg.wanted]
+    if boxes is not None:
+        frames = [frame for frame in frames if _meets(frame, boxes[_name(leg, frame, use)])]
     if body is not None:
         if frames:
-            yield _Job(number, use, frames, 0, len(body), body)
+            yield Job(number, use, frames, 0, len(body), body)
         return
     group: list[Frame] = []
     for frame in frames:
@@ -260,9 +278,9 @@ def _jobs_of(leg: Leg, number: int, use: PackUse, index: PackIndex, body: bytes 
         yield _range_job(number, use, group)
 
 
-def _range_job(number: int, use: PackUse, group: list[Frame]) -> _Job:
+def _range_job(number: int, use: PackUse, group: list[Frame]) -> Job:
     start = group[0].offset
-    return _Job(number, use, group, start, group[-1].offset + group[-1].nbytes - start, None)
+    return Job(number, use, group, start, group[-1].offset + group[-1].nbytes - start, None)
 
 
 def _used(leg: Leg, use: PackUse, index: PackIndex) -> Iterable[Frame]:
@@ -282,21 +300,21 @@ def _name(leg: Leg, frame: Frame, use: PackUse) -> str:
     return leg.frames_layout.tensors[frame.place].name
 
 
+def _meets(frame: Frame, boxes: Sequence[Box]) -> bool:
+    return frame.box is None or any(frame.box.meet(box) is not None for box in boxes)
+
+
 def _frame_tasks(
-    leg: Leg, jobs: Iterable[tuple[_Job, bytes]], lanes: Lanes, objects: Objects, timings: Timings
+    leg: Leg, jobs: Iterable[tuple[Job, bytes]], lanes: Lanes, objects: Objects, timings: Timings
 ) -> Iterator[tuple[int, Callable[[], None]]]:
     """A task for each frame of one leg, with the memory it may take."""
     for job, body in jobs:
         for frame in job.frames:
-            tensor = leg.frames_layout.tensors[frame.place]
-            num_lanes = frame.box.num_lanes if frame.box is not None else tensor.num_lanes
-            each = tensor.lane_bytes if frame.num_changes == num_lanes else tensor.lane_bytes + POSITION_BYTES
-            cost = frame.nbytes + DECODE_COST * frame.num_changes * each
-            yield cost, _frame_task(leg, job, frame, body, lanes, objects, timings)
+            yield decode_cost(leg, frame), _frame_task(leg, job, frame, body, lanes, objects, timings)
 
 
 def _frame_task(
-    leg: Leg, job: _Job, frame: Frame, body: bytes, lanes: Lanes, objects: Objects, timings: Timings
+    leg: Leg, job: Job, frame: Frame, body: bytes, lanes: Lanes, objects: Objects, timings: Timings
 ) -> Callable[[], None]:
     tensor = leg.frames_layout.tensors[frame.place]
     whole = lanes[tensor.name]
@@ -304,28 +322,46 @@ def _frame_task(
 
     def task() -> None:
         with timings.stage("decode"):
-            payload = memoryview(body)[frame.offset - job.start : frame.offset - job.start + frame.nbytes]
-            try:
-                change = open_frame(payload, frame, leg.frames_layout)
-            except BadPayload:
-                change = objects.frame(job.use, frame, leg.frames_layout, leg.step.edge.target)
+            change = decode(leg, job, frame, body, objects)
         with timings.stage("apply"):
             _apply(whole, change, frame.box or Box.whole(tensor.lane_shape), tensor.lane_shape, leg, fresh)
 
     return task
 
 
+def decode(leg: Leg, job: Job, frame: Frame, body: bytes, objects: Objects) -> Change:
+    """One frame of a job's bytes, checked and decoded; read once more from the store itself if it is damaged.
+
+    Raises:
+        CorruptObject, MissingObject, UnknownCodec
+    """
+    payload = memoryview(body)[frame.offset - job.start : frame.offset - job.start + frame.nbytes]
+    try:
+        return open_frame(payload, frame, leg.frames_layout)
+    except BadPayload:
+        return objects.frame(job.use, frame, leg.frames_layout, leg.step.edge.target)
+
+
+def decode_cost(leg: Leg, frame: Frame) -> int:
+    """Bytes of memory that decoding a frame may take, its change included."""
+    tensor = leg.frames_layout.tensors[frame.place]
+    num_lanes = frame.box.num_lanes if frame.box is not None else tensor.num_lanes
+    each = tensor.lane_bytes if frame.num_changes == num_lanes else tensor.lane_bytes + POSITION_BYTES
+    return frame.nbytes + DECODE_COST * frame.num_changes * each
+
+
 def _apply(whole: Tensor, change: Change, box: Box, shape: tuple[int, ...], leg: Leg, fresh: bool) -> None:
     part = whole[box.index] if box.lengths else whole
     if part.device.type != "cpu":
-        change = _moved(change, part.device)
+        change = on_device(change, part.device)
     if fresh and isinstance(change, Dense):
         part.copy_(change.values.view(box.lengths))  # from zero, a difference is the value
     else:
         kernels.apply(part, change, box, shape, sign=1 if leg.step.forward else -1)
 
 
-def _moved(change: Change, device: torch.device) -> Change:
+def on_device(change: Change, device: torch.device) -> Change:
+    """The change with its tensors on a device."""
     if isinstance(change, Dense):
         return Dense(change.operation, change.values.to(device))
     return Sparse(change.operation, change.positions.to(device), change.values.to(device))
