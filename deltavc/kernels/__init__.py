@@ -4,6 +4,7 @@
     apply(lanes, change, box, shape)                       # old becomes new, in its own storage
     apply(lanes, change, box, shape, sign=-1)              # and back
     fingerprint(new, box, shape) == (fingerprint(old, box, shape) + moved) % 2**64
+    moved(positions, old_lanes, new_lanes, box, shape)     # the same of a list of lanes, read from nowhere else
 
 `box` is where the lanes lie and `shape` the whole tensor's lane shape: a lane counts in the fingerprint by
 its index in the whole, so that shards add up. CPU tensors go to compiled loops (`host`), others to plain
@@ -20,12 +21,13 @@ from torch import Tensor
 
 from deltavc.change import Box, Change, Dense, Operation, Sparse
 from deltavc.kernels import devices
-from deltavc.kernels.many import apply_all, check_changes, compose_all, diff_all, fingerprint_all
-from deltavc.kernels.part import Part
+from deltavc.kernels.many import apply_all, check_changes, compose_all, diff_all, fingerprint_all, moved_all
+from deltavc.kernels.part import Listed, Part
 from deltavc.kernels.segment import Segment
 from deltavc.kernels.swapping import SwapTable, gather, gather_all, memory_of, offsets_of, swap
 
 __all__ = [
+    "Listed",
     "Part",
     "Segment",
     "SwapTable",
@@ -41,6 +43,8 @@ __all__ = [
     "gather",
     "gather_all",
     "memory_of",
+    "moved",
+    "moved_all",
     "offsets_of",
     "sparsify",
     "swap",
@@ -131,6 +135,25 @@ def fingerprint(lanes: Tensor, box: Box, shape: tuple[int, ...]) -> int:
     the mixer. It detects faults; it does not resist someone who chooses the weights.
     """
     return fingerprint_all([Part(lanes, box, shape)])[0]
+
+
+def moved(positions: Tensor, old: Tensor, new: Tensor, box: Box, shape: tuple[int, ...]) -> int:
+    """Say by how much the fingerprint moves when listed lanes of a box go from `old` to `new`.
+
+    Args:
+        positions: int64, shape (n,), strictly ascending row-major indices within the box.
+        old, new: int8, int16, int32 or int64, shape (n,), on the positions' device. They may be equal.
+        box, shape: where the lanes lie, and the whole tensor's lane shape.
+
+    Returns:
+        The sum of mix64(global index, new) - mix64(global index, old), in [0, 2**64).
+
+    Raises:
+        BadPayload: positions outside the box or out of order, or not one old and one new lane of the same
+            width for each.
+        ValueError: other arguments that do not fit each other.
+    """
+    return moved_all([Listed(positions, old, new, box, shape)])[0]
 
 
 def zero_fingerprint(box: Box, shape: tuple[int, ...]) -> int:

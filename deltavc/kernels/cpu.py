@@ -315,3 +315,24 @@ def change_some(storage: Array, offsets: Array, positions: Array, values: Array,
         for q in range(n):
             delta += _mix(indices[q] ^ after[q]) - _mix(indices[q] ^ before[q])
     return delta
+
+
+@kernel
+def moved(before: Array, after: Array, positions: Array, runs: PackedRuns) -> int:
+    """The sum of mix64(after) - mix64(before) over lanes at `positions`."""
+    # Finding an index branches, and mixing vectorises once it does not.
+    size = min(len(positions), 1024)
+    indices = np.empty(size, np.uint64)
+    delta: int = u64(0)
+    begin, end, start = 0, 0, u64(0)
+    for first in range(0, len(positions), 1024):
+        n = min(size, len(positions) - first)
+        where, x, y = positions[first : first + n], before[first : first + n], after[first : first + n]
+        for q in range(n):
+            if where[q] >= end:
+                begin = where[q]
+                end, start = _stretch(runs, begin, _FAR)
+            indices[q] = start + u64(where[q] - begin) * runs[2]
+        for q in range(n):
+            delta += _mix(indices[q] ^ u64(y[q])) - _mix(indices[q] ^ u64(x[q]))
+    return delta

@@ -14,6 +14,7 @@ from deltavc.change import Box, Change, Dense, Sparse
 from deltavc.kernels import cpu, cpu_positions, pieces, pool
 from deltavc.kernels.cpu import ADD, SUBTRACT, XOR
 from deltavc.kernels.host_swap import Swap, gather, within
+from deltavc.kernels.part import Listed
 from deltavc.kernels.pieces import Lanes, Storage
 from deltavc.kernels.runs import Runs
 from deltavc.kernels.scan import diff
@@ -28,6 +29,7 @@ __all__ = [
     "gather",
     "memory_offsets",
     "merge",
+    "moved",
     "within",
     "zero_fingerprint",
 ]
@@ -93,6 +95,17 @@ def zero_fingerprint(box: Box, shape: tuple[int, ...]) -> int:
     runs = cpu.pack_runs(Runs.of(box, shape))
     return pieces.total(
         lambda first, last: cpu.zero_fingerprint(first, last, runs), pieces.cut_lanes(box.num_lanes, contiguous=True)
+    )
+
+
+def moved(listed: Listed) -> int:
+    """`kernels.moved`, of a list that was checked."""
+    runs = cpu.pack_runs(Runs.of(listed.box, listed.shape))
+    positions = pieces.indices(listed.positions)
+    old, new = pieces.unsigned(listed.old), pieces.unsigned(listed.new)
+    return pieces.total(
+        lambda first, last: cpu.moved(old[first:last], new[first:last], positions[first:last], runs),
+        pieces.cut(len(positions)),
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from deltavc.change import Box, Change, Dense, Operation, Sparse
 from deltavc.errors import BadPayload
 from deltavc.kernels.devices import by_device, gpu, single
-from deltavc.kernels.part import Part
+from deltavc.kernels.part import Listed, Part
 from deltavc.lanes import LANE_DTYPES
 
 
@@ -123,6 +123,22 @@ def fingerprint_all(parts: Sequence[Part]) -> list[int]:
     return by_device([part.lanes.device for part in parts], run)
 
 
+def moved_all(lists: Sequence[Listed]) -> list[int]:
+    """`moved` of many lists. All are checked before one is summed."""
+    for listed in lists:
+        _check_listed(listed)
+    _check_ascending([(listed.positions, listed.box.num_lanes) for listed in lists])
+
+    def run(device: torch.device, numbers: list[int]) -> list[int]:
+        share = [lists[n] for n in numbers]
+        if (kernels := gpu(device)) is not None:
+            sums: list[int] = kernels.moved_all(share)
+            return sums
+        return [single(device).moved(listed) for listed in share]
+
+    return by_device([listed.positions.device for listed in lists], run)
+
+
 def check_part(part: Part) -> None:
     """Raise ValueError unless lanes, box and shape fit each other."""
     lanes, box, shape = part.lanes, part.box, part.shape
@@ -140,11 +156,33 @@ def check_changes(changes: Sequence[Change], num_lanes: Sequence[int], dtypes: S
         expected: Any = tuple(change.positions.shape) if isinstance(change, Sparse) else (count,)
         if change.values.dim() != 1 or tuple(change.values.shape) != expected:
             raise BadPayload(f"{tuple(change.values.shape)} values where {expected} are needed")
-    lists = [
-        (change.positions, count)
-        for change, count in zip(changes, num_lanes, strict=True)
-        if isinstance(change, Sparse)
-    ]
+    _check_ascending(
+        [
+            (change.positions, count)
+            for change, count in zip(changes, num_lanes, strict=True)
+            if isinstance(change, Sparse)
+        ]
+    )
+
+
+def _check_listed(listed: Listed) -> None:
+    """Raise unless old and new lanes, box and shape fit each other."""
+    positions, old, new = listed.positions, listed.old, listed.new
+    if new.dtype not in LANE_DTYPES.values():
+        raise ValueError(f"{new.dtype} is not a type of lanes")
+    if not listed.box.fits(listed.shape):
+        raise ValueError(f"{listed.box} does not lie in a tensor of lane shape {listed.shape}")
+    if not positions.device == old.device == new.device:
+        raise ValueError(f"positions on {positions.device}, old lanes on {old.device}, new ones on {new.device}")
+    if old.dtype != new.dtype:
+        raise BadPayload(f"old lanes are {old.dtype}, new ones {new.dtype}")
+    if positions.dim() != 1 or not positions.shape == old.shape == new.shape:
+        shapes = [tuple(tensor.shape) for tensor in (positions, old, new)]
+        raise BadPayload("positions, old and new lanes have shapes {}, {} and {}".format(*shapes))
+
+
+def _check_ascending(lists: Sequence[tuple[Tensor, int]]) -> None:
+    """Raise BadPayload unless each list's positions rise strictly and lie in a box of so many lanes."""
 
     def run(device: torch.device, numbers: list[int]) -> list[bool]:
         share = [lists[n] for n in numbers]

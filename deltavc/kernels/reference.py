@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from deltavc.change import Box, Change, Dense, Operation, Sparse
+from deltavc.kernels.part import Listed
 from deltavc.kernels.segment import Segment
 
 MASK = (1 << 64) - 1
@@ -105,6 +106,11 @@ def fingerprint(lanes: Tensor, box: Box, shape: tuple[int, ...]) -> int:
         positions = torch.arange(start, start + piece.numel(), device=flat.device)
         total += int(mix64(_global_indices(positions, box, shape), piece).sum())
     return total & MASK
+
+
+def moved(listed: Listed) -> int:
+    """`kernels.moved`, of a list that was checked."""
+    return _moved(listed.old, listed.new, listed.positions, listed.box, listed.shape)
 
 
 def densify(change: Sparse, num_lanes: int) -> Dense:

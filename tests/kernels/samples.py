@@ -4,6 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from deltavc.change import Box
+from deltavc.kernels import Listed
 from deltavc.lanes import LANE_DTYPES
 
 DTYPES = list(LANE_DTYPES.values())
@@ -58,6 +59,15 @@ def changed(lanes, density, seed, layout="contiguous"):
     hit = torch.rand(lanes.shape, generator=generator) < density
     noise = torch.randint(1, 128, lanes.shape, generator=generator).to(lanes.dtype)
     return laid_out(lanes + noise * hit, layout)
+
+
+def listed(place, dtype, density, seed, gaps=False):
+    """About that share of a box's lanes, before and after; with gaps, in memory that is not contiguous."""
+    old = random_lanes(place[0].lengths, dtype, seed).flatten()
+    new = changed(old, 0.5, seed + 1)
+    positions = torch.nonzero(changed(torch.zeros_like(old), density, seed + 2)).view(-1)
+    lists = positions, old[positions], new[positions]
+    return Listed(*(laid_out(one, "stepped" if gaps else "contiguous") for one in lists), *place)
 
 
 def whole(lanes):

@@ -104,6 +104,29 @@ def test_apply(place, dtype, operation, density, seed, layout, prefer, sign):
 
 
 @given(
+    place=any_boxes,
+    dtype=samples.dtypes,
+    density=samples.densities,
+    seed=samples.seeds,
+    gaps=st.booleans(),
+)
+def test_moved(place, dtype, density, seed, gaps):
+    lists = [samples.listed(place, dtype, density, seed, gaps), samples.listed(place, dtype, 1.0, seed + 1)]
+    found = kernels.moved_all(lists)
+    assert found == [reference.moved(one) for one in lists]
+    one = lists[0]
+    assert kernels.moved(one.positions, one.old, one.new, *place) == found[0]
+
+
+@pytest.mark.parametrize("dtype", samples.DTYPES)
+@pytest.mark.parametrize("lengths", [(900_000,), (1000, 900)])
+def test_moved_of_lists_long_enough_for_the_pool(lengths, dtype):
+    place = Box((3,) * len(lengths), lengths), tuple(length + 7 for length in lengths)
+    one = samples.listed(place, dtype, 0.9, 1)
+    assert kernels.moved(one.positions, one.old, one.new, *place) == reference.moved(one)
+
+
+@given(
     num_lanes=st.sampled_from([0, 1, 100, 70_000]),
     dtype=samples.dtypes,
     operation=samples.operations,

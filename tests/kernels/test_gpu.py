@@ -37,6 +37,7 @@ KERNELS = {
     "loops.change_all": ([SUMS], FLAT),
     "loops.change_some": ([SUMS], [{"STORE": False}, {"STORE": True}]),
     "list_loops.count_misplaced": ([SUMS], [{}]),
+    "list_loops.moved_some": ([SUMS], [{}]),
     "list_loops.match": ([SUMS, SUMS], [{}]),
     "list_loops.emit": ([SUMS, SUMS, SUMS, VALUES], [{}]),
     "swap_loops.gather": ([], [{}]),

@@ -39,6 +39,17 @@ def test_a_change_leads_there_and_back_and_moves_the_fingerprint_so(place, dtype
     assert torch.equal(live, old)
 
 
+@given(place=samples.boxes(), dtype=samples.dtypes, density=samples.densities, seed=samples.seeds)
+def test_listed_lanes_move_the_fingerprint_of_the_whole(place, dtype, density, seed):
+    old = samples.random_lanes(place[0].lengths, dtype, seed)
+    new = samples.changed(old, density, seed + 1)
+    positions = torch.nonzero(old.flatten() != new.flatten()).view(-1)
+    moved = kernels.moved(positions, old.flatten()[positions], new.flatten()[positions], *place)
+    assert (kernels.fingerprint(old, *place) + moved) % 2**64 == kernels.fingerprint(new, *place)
+    back = kernels.moved(positions, new.flatten()[positions], old.flatten()[positions], *place)
+    assert back == -moved % 2**64
+
+
 @given(
     num_lanes=st.integers(0, 300),
     dtype=samples.dtypes,
@@ -189,6 +200,9 @@ def test_a_change_of_other_lanes_is_refused_and_leaves_them_untouched(change):
         kernels.compose(change, Dense("add", torch.ones(10, dtype=torch.int16)), 10)
     with pytest.raises(BadPayload):
         kernels.densify(change, 10, torch.int16)
+    if isinstance(change, Sparse):
+        with pytest.raises(BadPayload):
+            kernels.moved(change.positions, change.positions.to(torch.int16), change.values, LINE, SHAPE)
 
 
 def test_arguments_that_do_not_fit_are_refused():
@@ -207,6 +221,12 @@ def test_arguments_that_do_not_fit_are_refused():
         kernels.diff(lanes.to(torch.int8), lanes, "add", LINE, SHAPE)
     with pytest.raises(ValueError, match="advance"):
         kernels.diff(None, lanes, "add", LINE, SHAPE, advance=True)
+    with pytest.raises(ValueError, match="type"):
+        kernels.moved(torch.arange(10), lanes.to(torch.float32), lanes.to(torch.float32), LINE, SHAPE)
+    with pytest.raises(ValueError, match="lie"):
+        kernels.moved(torch.arange(10), lanes, lanes, Box((1,), (10,)), SHAPE)
+    with pytest.raises(ValueError, match="on meta"):
+        kernels.moved(torch.arange(10), lanes.to("meta"), lanes, LINE, SHAPE)
     with pytest.raises(ValueError, match="sign"):
         kernels.apply(lanes, change, LINE, SHAPE, sign=2)
     with pytest.raises(ValueError, match="compose"):

@@ -13,8 +13,8 @@ Triton is imported here only. `kernels` hands over arguments that it has checked
 from __future__ import annotations
 
 from deltavc.kernels.gpu.lanes import apply_all, fingerprint_all
-from deltavc.kernels.gpu.lists import ascend_all, merge_all
+from deltavc.kernels.gpu.lists import ascend_all, merge_all, moved_all
 from deltavc.kernels.gpu.scan import diff_all
 from deltavc.kernels.gpu.swap import Swap, gather_all
 
-__all__ = ["Swap", "apply_all", "ascend_all", "diff_all", "fingerprint_all", "gather_all", "merge_all"]
+__all__ = ["Swap", "apply_all", "ascend_all", "diff_all", "fingerprint_all", "gather_all", "merge_all", "moved_all"]

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-"""The loops over lists that Triton compiles: positions checked, and two sparse changes merged.
+"""The loops over lists that Triton compiles: positions checked, fingerprints moved, two sparse changes merged.
 
 Merging knows where an entry goes without looking at its neighbours: behind the entries of its own list before
 it, and behind those of the other list with lower positions, which a binary search counts. Both counts are of
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from deltavc.kernels.gpu.loops import XOR, address, begin
+from deltavc.kernels.gpu.loops import XOR, address, begin, moved, places
 from deltavc.kernels.gpu.table import HOW, INDEX, OTHER, OWN, STEPS, A, B, C, D, kernel
 
 
@@ -30,6 +30,24 @@ def count_misplaced(rows, owners, counts, BLOCK: tl.constexpr, CHUNK: tl.constex
     total = tl.sum(found, 0)
     if total > 0:
         tl.atomic_add(counts + number, total.to(tl.int64), sem="relaxed")
+
+
+@kernel
+def moved_some(rows, owners, sums, LANE: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
+    """Add by how much the fingerprint moves when the lanes listed at `c` go from those at `a` to those at `b`."""
+    number, row, first, last = begin(rows, owners, CHUNK)
+    old, new = address(row, A, LANE, False), address(row, B, LANE, False)
+    listed = address(row, C, tl.int64, False)
+    total = tl.zeros([BLOCK], tl.uint64)
+    for start in range(first, last, BLOCK):
+        entries = start + tl.arange(0, BLOCK)
+        inside = entries < last
+        # FLAT: of the places only the indices are wanted, and there are no strides to look up.
+        index, _a, _b = places(rows, row, tl.load(listed + entries, inside, other=0), True)
+        # Where nothing is inside, both are zero and cancel out.
+        before, after = tl.load(old + entries, inside, other=0), tl.load(new + entries, inside, other=0)
+        total += moved(index, before, after)
+    tl.atomic_add(sums + number, tl.sum(total, 0).to(tl.int64), sem="relaxed")
 
 
 @kernel

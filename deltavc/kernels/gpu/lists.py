@@ -1,4 +1,4 @@
-"""Lists on a device: positions checked, sparse changes merged."""
+"""Lists on a device: positions checked, their lanes' share of a fingerprint, sparse changes merged."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from deltavc.change import Sparse
 from deltavc.kernels.gpu import list_loops, loops
-from deltavc.kernels.gpu.lanes import new_sums
-from deltavc.kernels.gpu.table import LANES, Row, Table, groups
+from deltavc.kernels.gpu.lanes import new_sums, spread
+from deltavc.kernels.gpu.table import LANES, Row, Table, dims_of, first_index, groups
+from deltavc.kernels.part import Listed
 
 
 def ascend_all(lists: Sequence[Tensor], bounds: Sequence[int]) -> list[bool]:
@@ -25,6 +26,29 @@ def ascend_all(lists: Sequence[Tensor], bounds: Sequence[int]) -> list[bool]:
     counts = new_sums(table)
     table.launch(list_loops.count_misplaced, counts)
     return [count == 0 for count in counts.tolist()]
+
+
+def moved_all(lists: Sequence[Listed]) -> list[int]:
+    """`kernels.moved_all` of lists that were checked, on one device."""
+    sums = [0] * len(lists)
+    for group in groups(range(len(lists)), lambda n: lists[n].new.element_size()):
+        held = [[one.contiguous() for one in (lists[n].old, lists[n].new, lists[n].positions)] for n in group]
+        rows = [
+            Row(
+                positions.numel(),
+                dims_of(lists[n]),
+                first_index(lists[n]),
+                a=old.data_ptr(),
+                b=new.data_ptr(),
+                c=positions.data_ptr(),
+            )
+            for n, (old, new, positions) in zip(group, held, strict=True)
+        ]
+        table = Table(rows, lists[group[0]].new.device)
+        moved = new_sums(table)
+        table.launch(list_loops.moved_some, moved, LANE=LANES[lists[group[0]].new.element_size()])
+        spread(sums, group, moved)
+    return sums
 
 
 def merge_all(firsts: Sequence[Sparse], seconds: Sequence[Sparse]) -> list[Sparse]:

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deltavc.kernels.part import Part
+from deltavc.kernels.part import Listed, Part
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -122,7 +122,7 @@ class Table:
             )
 
 
-def dims_of(part: Part, *tensors: Tensor) -> Dims:
+def dims_of(part: Part | Listed, *tensors: Tensor) -> Dims:
     """Lengths and steps of a part's lanes, for their global indices and the memory of up to two tensors."""
     lengths, shape = part.box.lengths, part.shape
     steps = [1]
@@ -141,7 +141,7 @@ def dims_of(part: Part, *tensors: Tensor) -> Dims:
     return tuple(tuple(dim) for dim in found) or ((1, *[0] * (1 + len(tensors))),)
 
 
-def first_index(part: Part) -> int:
+def first_index(part: Part | Listed) -> int:
     """The global index of a part's first lane."""
     index = 0
     for offset, bound in zip(part.box.offsets, part.shape, strict=True):

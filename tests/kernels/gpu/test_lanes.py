@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltavc.change import Box, Dense, Sparse, same
-from deltavc.kernels import devices, gpu, reference
+from deltavc.kernels import Listed, devices, gpu, reference
 from deltavc.kernels.gpu import lanes, scan
 from tests.kernels import samples
 from tests.kernels.gpu.placed import DEVICE, back, few, part, put, put_change, tables
@@ -94,6 +94,18 @@ def gaps(lanes):
     storage = lanes.new_empty(0).set_(lanes.untyped_storage()).clone()
     torch.as_strided(storage, lanes.shape, lanes.stride(), lanes.storage_offset()).zero_()
     return storage.cpu()
+
+
+@few
+@given(table=tables(), density=samples.densities, gaps=st.booleans())
+def test_moves_of_listed_lanes(table, density, gaps):
+    lists = [samples.listed(place, dtype, density, seed) for place, dtype, _, _, seed in table]
+    layout = "stepped" if gaps else "contiguous"
+    placed = [
+        Listed(*(put(tensor, layout) for tensor in (one.positions, one.old, one.new)), one.box, one.shape)
+        for one in lists
+    ]
+    assert gpu.moved_all(placed) == [reference.moved(one) for one in lists]
 
 
 @few
