@@ -11,16 +11,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deltavc import fingerprints, packing
+from deltavc import edges, fingerprints, packing
 from deltavc.access import Access
 from deltavc.base import Base, Undo
 from deltavc.delta.codecs.base import Codec
 from deltavc.errors import WrongWeights
 from deltavc.files import FileInput, Files
 from deltavc.layout import Layout
-from deltavc.lineage.records import EdgeRecord, FileRef, PackUse, VersionRecord, layout_key
+from deltavc.lineage.records import EdgeRecord, FileRef, VersionRecord, layout_key
 from deltavc.metadata import Metadata
-from deltavc.packing import Packs, Read
+from deltavc.packing import Packs
 from deltavc.snapshots import Trail
 from deltavc.timings import Timings
 from deltavc.version import Version
@@ -119,20 +119,23 @@ def draft(
             view, layout, base, undo, packs[0], codec=request.codec, memory=request.memory, timings=timings
         )
         record = _record(base, layout, view, request, files)
-        edges = [_edge(base, undo, layout, record, packs[0], found)]
-        if request.snapshot and edges[0].base is not None:
+        written = [edges.delta(base, undo.before, layout, record.id, packs[0], found)]
+        if request.snapshot and written[0].base is not None:
             packs.append(Packs(layout, access.store, access.transfers, request.memory, timings))
             reused = trail.reusable(layout, base.fingerprints) - found.changed
             if reused:
                 drain()
-            edges.append(_snapshot(access, base, layout, record, packs[1], trail, reused, request, timings))
+            whole = edges.snapshot(
+                access.objects, base, layout, record.id, packs[1], trail, reused, request.codec, timings
+            )
+            written.append(whole)
         made = Draft(
             record=record,
             layout=layout,
-            edges=tuple(edges),
+            edges=tuple(written),
             expected=expected,
             undo=undo,
-            trail=trail.after(edges[0], layout) if len(edges) == 1 else Trail(snapshot=edges[1]),
+            trail=trail.after(written[0], layout) if len(written) == 1 else Trail(snapshot=written[1]),
             trail_before=trail,
             files_before=request.parent_files,
             changed_lanes=found.changed_lanes,
@@ -179,85 +182,6 @@ def _record(base: Base, layout: Layout, view: StateView, request: Request, files
         meta=told.meta,
         files=files.refs,
         source=view.source,
-    )
-
-
-def _edge(base: Base, undo: Undo, layout: Layout, record: VersionRecord, packs: Packs, found: Read) -> EdgeRecord:
-    before = undo.before
-    if before.version is None or before.layout is None:
-        return _edge_record(
-            base, layout, record, packs.uses, packs, base_version=None, base_layout=None, changes=found.changed_lanes
-        )
-    carried = fingerprints.carried(before.layout, layout)
-    # A fresh tensor without lanes has no frames, and still has a fingerprint to tell.
-    told = found.changed | (layout.stored_names - carried)
-    return _edge_record(
-        base,
-        layout,
-        record,
-        packs.uses,
-        packs,
-        base_version=before.version,
-        base_layout=before.layout,
-        changed=told,
-        reversible=len(carried) == len(before.layout.stored),
-        changes=found.changed_lanes,
-    )
-
-
-def _snapshot(
-    access: Access,
-    base: Base,
-    layout: Layout,
-    record: VersionRecord,
-    packs: Packs,
-    trail: Trail,
-    reused: set[str],
-    request: Request,
-    timings: Timings,
-) -> EdgeRecord:
-    """Pack a snapshot beside the delta, with the last snapshot's frames for tensors that have not changed."""
-    packing.snapshot(base, layout.stored_names - reused, packs, request.codec, request.memory, timings)
-    uses = list(packs.uses)
-    if reused and trail.snapshot is not None:
-        kept = {layout.place[name] for name in reused}
-        for use in trail.snapshot.packs:
-            index, _ = access.objects.index(use, trail.snapshot.target)
-            numbers = range(len(index.frames)) if use.frames is None else use.frames
-            frames = tuple(number for number in numbers if index.frames[number].place in kept)
-            if frames:
-                uses.append(PackUse(use.pack, use.nbytes, use.index, frames))
-                packs.frames_nbytes += sum(index.frames[number].nbytes for number in frames)
-    return _edge_record(
-        base, layout, record, uses, packs, base_version=None, base_layout=None, changes=layout.num_lanes
-    )
-
-
-def _edge_record(
-    base: Base,
-    layout: Layout,
-    record: VersionRecord,
-    uses: list[PackUse],
-    packs: Packs,
-    *,
-    base_version: str | None,
-    base_layout: Layout | None,
-    changed: set[str] | None = None,
-    reversible: bool = False,
-    changes: int,
-) -> EdgeRecord:
-    places = [place for place in layout.stored if changed is None or layout.tensors[place].name in changed]
-    return EdgeRecord(
-        base=base_version,
-        target=record.id,
-        layout=layout.id,
-        base_layout=base_layout.id if base_layout is not None else None,
-        packs=tuple(uses),
-        changed=tuple(places),
-        fingerprints=tuple(f"{base.fingerprints[layout.tensors[place].name]:016x}" for place in places),
-        reversible=reversible,
-        nbytes=packs.frames_nbytes,
-        changes=changes,
     )
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -31,7 +31,6 @@ from deltavc.lineage.records import PackUse, pack_key
 from deltavc.store.objects import Store
 from deltavc.store.transfers import Transfers
 from deltavc.timings import Timings
-from deltavc.weights.state import StateView
 
 _T = TypeVar("_T")
 
@@ -44,6 +43,17 @@ PACK_BYTES = 64 << 20
 FRAME_COST = 6
 """Memory that a frame in the making may take, in multiples of its lanes: dense difference, planes of it,
 payload, and the decoded copy it is compared with."""
+
+
+class View(Protocol):
+    """What is read: a state that a caller wants committed, or the lanes of a version."""
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors that hold values, by name."""
+
+    def lanes(self, name: str, box: Box) -> Tensor:
+        """The lanes of one box of a tensor, contiguous; not to be written to."""
 
 
 class Packs:
@@ -136,7 +146,7 @@ class Read:
 
 
 def read(
-    view: StateView,
+    view: View,
     layout: Layout,
     base: Base,
     undo: Undo,
@@ -248,7 +258,7 @@ def _part(whole: Tensor, box: Box) -> Tensor:
 
 
 def _reading(
-    view: StateView,
+    view: View,
     whole: Tensor,
     undo: Undo,
     place: int,

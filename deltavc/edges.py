@@ -1,0 +1,107 @@
+"""Edges in the making: the record of what was packed, for a base that is at the edge's target.
+
+    commit    the base moved from its version to a new one          delta
+    compact   the base moved from one version to another, later     delta, snapshot
+    both      the whole state, beside the way that led to it        snapshot
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from deltavc import fingerprints, packing
+from deltavc.base import Base, Point
+from deltavc.delta.codecs.base import Codec
+from deltavc.layout import Layout
+from deltavc.lineage.records import EdgeRecord, PackUse
+from deltavc.packing import Packs, Read
+from deltavc.snapshots import Trail
+from deltavc.timings import Timings
+from deltavc.walk import Objects
+
+
+def delta(
+    base: Base, before: Point, layout: Layout, target: str, packs: Packs, found: Read, origin: str = "commit"
+) -> EdgeRecord:
+    """The edge from where the base was before `packing.read` to where it is; a snapshot if it held nothing."""
+    if before.version is None or before.layout is None:
+        return _record(base, layout, target, packs.uses, packs.frames_nbytes, found.changed_lanes, origin)
+    carried = fingerprints.carried(before.layout, layout)
+    return _record(
+        base,
+        layout,
+        target,
+        packs.uses,
+        packs.frames_nbytes,
+        found.changed_lanes,
+        origin,
+        before=before,
+        # A fresh tensor without lanes has no frames, and still has a fingerprint to tell.
+        changed=found.changed | (layout.stored_names - carried),
+        reversible=len(carried) == len(before.layout.stored),
+    )
+
+
+def snapshot(
+    objects: Objects,
+    base: Base,
+    layout: Layout,
+    target: str,
+    packs: Packs,
+    trail: Trail,
+    reused: Collection[str],
+    codec: Codec | None,
+    timings: Timings,
+    origin: str = "commit",
+) -> EdgeRecord:
+    """Pack a snapshot of the base, with the frames of the trail's own for the tensors `reused`.
+
+    Args:
+        objects: reads the trail's packs; what it may take of memory, frames in the making may.
+
+    Raises:
+        EncodeMismatch: a frame did not decode to what it was made from; nothing of it was packed.
+        CorruptObject, MissingObject: of a pack that was to be used again.
+    """
+    packing.snapshot(base, layout.stored_names - set(reused), packs, codec, objects.memory, timings)
+    uses = list(packs.uses)
+    nbytes = packs.frames_nbytes
+    if reused and trail.snapshot is not None:
+        kept = {layout.place[name] for name in reused}
+        for use in trail.snapshot.packs:
+            index, _ = objects.index(use, trail.snapshot.target)
+            numbers = range(len(index.frames)) if use.frames is None else use.frames
+            frames = tuple(number for number in numbers if index.frames[number].place in kept)
+            if frames:
+                uses.append(PackUse(use.pack, use.nbytes, use.index, frames))
+                nbytes += sum(index.frames[number].nbytes for number in frames)
+    return _record(base, layout, target, uses, nbytes, layout.num_lanes, origin)
+
+
+def _record(
+    base: Base,
+    layout: Layout,
+    target: str,
+    uses: Sequence[PackUse],
+    nbytes: int,
+    changes: int,
+    origin: str,
+    *,
+    before: Point | None = None,
+    changed: Collection[str] | None = None,
+    reversible: bool = False,
+) -> EdgeRecord:
+    places = [place for place in layout.stored if changed is None or layout.tensors[place].name in changed]
+    return EdgeRecord(
+        base=None if before is None else before.version,
+        target=target,
+        layout=layout.id,
+        base_layout=before.layout.id if before is not None and before.layout is not None else None,
+        packs=tuple(uses),
+        changed=tuple(places),
+        fingerprints=tuple(f"{base.fingerprints[layout.tensors[place].name]:016x}" for place in places),
+        reversible=reversible,
+        nbytes=nbytes,
+        changes=changes,
+        origin=origin,
+    )
