@@ -1,8 +1,8 @@
 """Edges in the making: the record of what was packed, for a base that is at the edge's target.
 
-    commit    the base moved from its version to a new one          delta
-    compact   the base moved from one version to another, later     delta, snapshot
-    both      the whole state, beside the way that led to it        snapshot
+commit    the base moved from its version to a new one          delta
+compact   the base moved from one version to another, later     delta, snapshot
+both      the whole state, beside the way that led to it        snapshot
 """
 
 from __future__ import annotations
