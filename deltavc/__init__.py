@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from deltavc.errors import DeltavcError
 
 if TYPE_CHECKING:
+    from deltavc import bindings
     from deltavc.diff import Diff, TensorDiff
     from deltavc.opening import init
     from deltavc.opening import open_repository as open
     from deltavc.reader import Checkout
     from deltavc.repo import Repo
+    from deltavc.shard import Shard
     from deltavc.snapshots import SnapshotPolicy
     from deltavc.version import Version
     from deltavc.writer import Writer
@@ -35,22 +37,26 @@ __all__ = [
     "DeltavcError",
     "Diff",
     "Repo",
+    "Shard",
     "SnapshotPolicy",
     "TensorDiff",
     "Version",
     "Writer",
+    "bindings",
     "init",
     "open",
 ]
 
-_HOMES = {
+_HOMES: dict[str, tuple[str, str | None]] = {
     "Checkout": ("deltavc.reader", "Checkout"),
     "Diff": ("deltavc.diff", "Diff"),
     "Repo": ("deltavc.repo", "Repo"),
+    "Shard": ("deltavc.shard", "Shard"),
     "SnapshotPolicy": ("deltavc.snapshots", "SnapshotPolicy"),
     "TensorDiff": ("deltavc.diff", "TensorDiff"),
     "Version": ("deltavc.version", "Version"),
     "Writer": ("deltavc.writer", "Writer"),
+    "bindings": ("deltavc.bindings", None),
     "init": ("deltavc.opening", "init"),
     "open": ("deltavc.opening", "open_repository"),
 }
@@ -61,7 +67,8 @@ def __getattr__(name: str) -> Any:
         module, attribute = _HOMES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(import_module(module), attribute)
+    home = import_module(module)
+    return home if attribute is None else getattr(home, attribute)
 
 
 def __dir__() -> list[str]:

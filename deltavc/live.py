@@ -31,12 +31,7 @@ class Live:
         Raises:
             BadState: anything else, or a tensor in it that has no memory to write to.
         """
-        if isinstance(into, torch.nn.Module):
-            named: Mapping[Any, Any] = into.state_dict(keep_vars=True)
-        elif isinstance(into, Mapping):
-            named = into
-        else:
-            raise BadState(f"into= takes a mapping of names to tensors or a module, not a {type(into).__name__}")
+        named = named_tensors(into)
         return cls(describe(named, None), dict(named))
 
     def lanes(self, name: str) -> Tensor:
@@ -123,6 +118,21 @@ class Live:
             if apart and not names.isdisjoint((first, *others)):
                 reason = f"shares memory with {first!r} in the live state, but not in the version"
                 raise LayoutMismatch(apart[0], reason)
+
+
+def named_tensors(live: Any) -> Mapping[Any, Any]:
+    """What a live state holds by name, not looked at yet: a mapping as it is, a module's parameters and persistent
+    buffers, tied names included.
+
+    Raises:
+        BadState: it is neither.
+    """
+    if isinstance(live, torch.nn.Module):
+        named: Mapping[Any, Any] = live.state_dict(keep_vars=True)
+        return named
+    if isinstance(live, Mapping):
+        return live
+    raise BadState(f"live tensors are a mapping of names to tensors or a module, not a {type(live).__name__}")
 
 
 def _is(one: Tensor, other: Tensor) -> bool:

@@ -5,9 +5,7 @@ ref -> version -> plan -> walk -> fingerprints compared -> hand over
 
 from __future__ import annotations
 
-import fnmatch
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -22,12 +20,11 @@ from deltavc.layout import Layout
 from deltavc.lineage.plan import Plan
 from deltavc.lineage.records import VersionRecord
 from deltavc.live import Live, stored_name
+from deltavc.patterns import matching
 from deltavc.timings import Timings
 from deltavc.walk import Leg, Objects
 
 log = logging.getLogger(__name__)
-
-_GLOB = re.compile(r"[*?\[]")
 
 
 class Checkout(dict[str, Tensor]):
@@ -143,10 +140,8 @@ def selected(layout: Layout, patterns: Sequence[str] | None) -> list[str]:
         return names
     chosen: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matching = {pattern} & layout.place.keys()
-        if _GLOB.search(pattern):  # going through all names for each of thousands of plain names would take minutes
-            matching |= {name for name in names if fnmatch.fnmatchcase(name, pattern)}
-        if not matching:
+        found = matching(pattern, layout.place.keys())
+        if not found:
             raise LayoutMismatch(pattern, "matches no tensor of the version")
-        chosen |= matching
+        chosen |= found
     return [name for name in names if name in chosen]
