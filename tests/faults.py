@@ -7,7 +7,8 @@ from deltavc.errors import StoreUnavailable
 from deltavc.store.objects import open_store
 
 WRITES = ("put", "create", "put_path", "delete")
-READS = ("get", "get_path", "list", "stat")
+LISTINGS = ("list", "prefixes")
+READS = ("get", "get_path", "stat", *LISTINGS)
 
 
 class FaultyStore:
@@ -35,11 +36,11 @@ class FaultyStore:
             if isinstance(fail, BaseException):
                 raise fail
             result = found(*args, **kwargs)
-            if name == "list":
+            if name in LISTINGS:
                 result = list(result)
             if fail == "after":
                 raise StoreUnavailable(self.url, name, "injected, the answer was lost")
-            return iter(result) if name == "list" else result
+            return iter(result) if name in LISTINGS else result
 
         return call
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Set
 from typing import Protocol, TypeVar
 
 from deltavc.errors import BadPayload, CorruptObject, MissingObject, ObjectMissing
 from deltavc.layout import Layout
-from deltavc.lineage.records import EdgeRecord, VersionRecord, edges_prefix, layout_key, version_key
+from deltavc.lineage.records import (
+    EdgeRecord,
+    VersionRecord,
+    drops_prefix,
+    edge_key,
+    edges_prefix,
+    layout_key,
+    version_key,
+)
 
+_OF_EDGE = re.compile(r"(?:edges|drops)/(?P<target>[0-9a-f]{64})/(?P<edge>[0-9a-f]{64})\.json")
 _T = TypeVar("_T")
 
 
@@ -33,6 +44,9 @@ class Bucket(Protocol):
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """All objects whose key starts with `prefix`, in any order."""
+
+    def prefixes(self, prefix: str) -> Iterator[str]:
+        """The prefixes one level below `prefix`, each with its slash, in any order; perhaps some without objects."""
 
 
 def read(bucket: Bucket, key: str, parse: Callable[[bytes], _T], version: str | None = None) -> _T:
@@ -64,18 +78,41 @@ def read_layout(bucket: Bucket, layout: str, version: str | None = None) -> Layo
     return _named(read(bucket, key, Layout.parse, version), layout, key, version)
 
 
-def read_edges(bucket: Bucket, target: str) -> list[EdgeRecord]:
-    """Every edge that leads to `target`, in the order of their ids. Raises CorruptObject."""
+def listed_edges(bucket: Bucket, prefix: str) -> Iterator[tuple[str, str]]:
+    """Target and id of the edges, or of the drops, whose keys lie below this prefix. Other keys are passed over."""
+    for item in bucket.list(prefix):
+        if found := _OF_EDGE.fullmatch(item.key):
+            yield found["target"], found["edge"]
+
+
+def read_edges(bucket: Bucket, target: str, dropped: Callable[[str], Set[str]] | None = None) -> list[EdgeRecord]:
+    """Every edge that leads to `target` and was not dropped, in the order of their ids.
+
+    Args:
+        dropped: gives ids of the dropped edges to a version (`Drops.of`); None lists them.
+
+    Raises:
+        CorruptObject
+    """
+    ids = {edge for _, edge in listed_edges(bucket, edges_prefix(target))}
+    if not ids:
+        return []
+    # After the edges: whatever is dropped before it is looked at is seen to be.
+    ids -= {edge for _, edge in listed_edges(bucket, drops_prefix(target))} if dropped is None else dropped(target)
     edges = []
-    for key in sorted(item.key for item in bucket.list(edges_prefix(target))):
-        try:
-            edge = read(bucket, key, EdgeRecord.parse, target)
-        except MissingObject:
-            continue  # dropped since it was listed
-        if edge.key != key:
-            raise CorruptObject(key, "its content is not what its name says", target)
-        edges.append(edge)
+    for edge in sorted(ids):
+        with contextlib.suppress(MissingObject):  # gone since it was listed
+            edges.append(read_edge(bucket, target, edge))
     return edges
+
+
+def read_edge(bucket: Bucket, target: str, edge: str) -> EdgeRecord:
+    """Raises MissingObject, CorruptObject."""
+    key = edge_key(target, edge)
+    record = read(bucket, key, EdgeRecord.parse, target)
+    if record.key != key:
+        raise CorruptObject(key, "its content is not what its name says", target)
+    return record
 
 
 _Named = TypeVar("_Named", VersionRecord, Layout)

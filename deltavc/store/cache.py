@@ -95,6 +95,9 @@ class CachedStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         return self._store.list(prefix)
 
+    def prefixes(self, prefix: str = "") -> Iterator[str]:
+        return self._store.prefixes(prefix)
+
     def stat(self, key: str) -> ObjectInfo:
         return self._store.stat(key)
 

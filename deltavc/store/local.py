@@ -105,6 +105,13 @@ class LocalStore:
                 yield ObjectInfo(os.path.relpath(entry.path, self._root), found.st_size, _time(found))
         self._check_root(f"list {prefix}")
 
+    def prefixes(self, prefix: str = "") -> Iterator[str]:
+        with file_errors(self.url, f"list {prefix}"):
+            for entry in self._entries(self._path(check_prefix(prefix).rstrip("/"))):
+                if entry.is_dir(follow_symlinks=False):
+                    yield f"{prefix}{entry.name}/"
+        self._check_root(f"list {prefix}")
+
     def stat(self, key: str) -> ObjectInfo:
         path = self._path(check_key(key))
         try:
@@ -217,17 +224,19 @@ class LocalStore:
         return True
 
     def _walk(self, top: str) -> Iterator[os.DirEntry[str]]:
-        try:
-            with os.scandir(top) as entries:
-                found = list(entries)
-        except FileNotFoundError:
-            self._check_root("list")
-            return  # no object has this prefix, or the last one went while we were listing
-        for entry in found:
+        for entry in self._entries(top):
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(entry.path)
             else:
                 yield entry
+
+    def _entries(self, directory: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(directory) as entries:
+                return list(entries)
+        except FileNotFoundError:
+            self._check_root("list")
+            return []  # no object has this prefix, or the last one went while we were listing
 
 
 def _replace(new: NewFile, target: str) -> bool:

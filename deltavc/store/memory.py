@@ -73,6 +73,10 @@ class MemoryStore:
             if key.startswith(prefix):
                 yield ObjectInfo(key, len(body), modified)
 
+    def prefixes(self, prefix: str = "") -> Iterator[str]:
+        rests = (found.key[len(prefix) :] for found in self.list(prefix))
+        yield from {f"{prefix}{rest.partition('/')[0]}/" for rest in rests if "/" in rest}
+
     def stat(self, key: str) -> ObjectInfo:
         body, modified = self._find(key)
         return ObjectInfo(key, len(body), modified)

@@ -105,6 +105,13 @@ class Store(Protocol):
         put there by others are listed under the names they have.
         """
 
+    def prefixes(self, prefix: str = "") -> Iterator[str]:
+        """Yield the prefixes one level below `prefix` that objects have, in no order, without listing the objects.
+
+        With objects a/b/c and a/d, "" has the prefix "a/", and "a/" has "a/b/". Where prefixes are directories, one
+        whose objects were deleted may go on being there. Fails as `list` does.
+        """
+
     def stat(self, key: str) -> ObjectInfo:
         """Return what is known of the object.
 

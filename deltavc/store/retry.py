@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,6 +21,7 @@ from deltavc.errors import StoreError
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+_once = ContextVar("once", default=False)
 
 
 class Transient(Exception):
@@ -49,13 +52,24 @@ class Retry:
             StoreError: that of the last try, when there are no more.
         """
         start = time.monotonic()
-        for attempt in range(1, self.attempts + 1):
+        attempts = 1 if _once.get() else self.attempts
+        for attempt in range(1, attempts + 1):
             try:
                 return call()
             except Transient as failure:
                 wait = random.uniform(0, min(self.longest_wait, self.first_wait * 2 ** (attempt - 1)))
-                if attempt == self.attempts or time.monotonic() + wait - start > self.seconds:
+                if attempt == attempts or time.monotonic() + wait - start > self.seconds:
                     raise failure.error from failure.__cause__
-                _log.warning("trying again after try %d of %d: %s", attempt, self.attempts, failure)
+                _log.warning("trying again after try %d of %d: %s", attempt, attempts, failure)
             time.sleep(wait)
         raise AssertionError("a policy makes at least one try")
+
+
+@contextmanager
+def once() -> Iterator[None]:
+    """Let requests of this thread in this block be tried once: for a caller that has patience of its own."""
+    before = _once.set(True)
+    try:
+        yield
+    finally:
+        _once.reset(before)

@@ -133,15 +133,14 @@ class S3Store:
                 pass
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        token: dict[str, str] = {}
-        below = self._prefix + check_prefix(prefix)
-        while True:
-            page = self._call(f"list {prefix}", "list_objects_v2", Prefix=below, **token)
+        for page in self._pages(prefix):
             for found in page.get("Contents", ()):
                 yield ObjectInfo(found["Key"].removeprefix(self._prefix), found["Size"], found["LastModified"])
-            if not page.get("IsTruncated"):
-                return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def prefixes(self, prefix: str = "") -> Iterator[str]:
+        for page in self._pages(prefix, Delimiter="/"):
+            for found in page.get("CommonPrefixes", ()):
+                yield found["Prefix"].removeprefix(self._prefix)
 
     def stat(self, key: str) -> ObjectInfo:
         found = self._call(f"stat {key}", "head_object", key)
@@ -155,6 +154,15 @@ class S3Store:
 
     def forget(self, key: str) -> None:
         pass
+
+    def _pages(self, prefix: str, **how: str) -> Iterator[dict[str, Any]]:
+        below = self._prefix + check_prefix(prefix)
+        while True:
+            page = self._call(f"list {prefix}", "list_objects_v2", Prefix=below, **how)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            how["ContinuationToken"] = page["NextContinuationToken"]
 
     def _put(self, operation: str, key: str, body: Body, **conditions: str) -> None:
         # As a file: aiohttp sends bare bytes in one go, with everybody else on its loop waiting.

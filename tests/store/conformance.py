@@ -146,6 +146,15 @@ class Conformance:
         store.delete("a/b/c")
         assert keys(store, "a/b/") == ["a/b/d"]
 
+    def test_lists_the_prefixes_one_level_below(self, store):
+        assert list(store.prefixes()) == []
+        for key in ["a/b/c", "a/b/d/e", "a/bb", "a/f/g/h", "ab", "b/c"]:
+            store.put(key, BODY)
+        assert sorted(store.prefixes()) == ["a/", "b/"]
+        assert sorted(store.prefixes("a/")) == ["a/b/", "a/f/"]
+        assert list(store.prefixes("a/b/")) == ["a/b/d/"]
+        assert list(store.prefixes("a/b/d/")) == list(store.prefixes("nothing/")) == []
+
     def test_tells_sizes_and_times_by_its_own_clock(self, store):
         before = store.now()
         store.put("a/x", BODY)
@@ -183,6 +192,7 @@ class Conformance:
             lambda key: store.put_path(key, tmp_path / "file"),
             lambda key: store.get_path(key, tmp_path / "got"),
             lambda key: list(store.list(f"{key}x/..")),
+            lambda key: list(store.prefixes(f"{key}x/..")),
         ):
             with pytest.raises(ValueError):
                 use(key)
