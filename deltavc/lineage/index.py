@@ -9,22 +9,25 @@ one transaction, so the database is at some moment of the bucket's past, never b
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
 from sqlalchemy import Engine, insert, select
 
-from deltavc.errors import WrongDatabase
+from deltavc.errors import MissingObject, WrongDatabase
 from deltavc.layout import Layout
-from deltavc.lineage.bucket import Bucket, read_edges, read_layout, read_version
+from deltavc.lineage.bucket import Bucket, listed_edges, read_edge, read_edges, read_layout, read_version
 from deltavc.lineage.database import reading, redact, writing
+from deltavc.lineage.drops import Drops
 from deltavc.lineage.history import History, last_entry
-from deltavc.lineage.ingest import Batch, Behind, insert_batch, keys_of
-from deltavc.lineage.records import EdgeRecord, RefEntry, VersionRecord
+from deltavc.lineage.ingest import Batch, Behind, delete_edges, insert_batch, keys_of
+from deltavc.lineage.records import DROPS, EDGES, EdgeRecord, RefEntry, VersionRecord
 from deltavc.lineage.refs import Refs
+from deltavc.lineage.tables import edges as edges_table
 from deltavc.lineage.tables import layouts, refs, repository, versions
 
 log = logging.getLogger(__name__)
@@ -66,14 +69,43 @@ class Index(History):
             StoreError, DatabaseUnavailable
         """
         known = self._known() if refs is None else {ref: self.head(ref) for ref in refs}
+        drops = Drops(self.bucket)
         with ThreadPoolExecutor(_READERS) as pool:
             for ref, entry in known.items() if len(known) == 1 else self._moved(known, pool):
-                self._follow(ref, entry, pool)
+                self._follow(ref, entry, drops, pool)
 
     def catch_up_all(self) -> None:
         """Catch up, and find refs that are new. This lists everything under refs/. Raises what `catch_up` raises."""
         known = self._known()
         self.catch_up({*self.refs.names(known), *known})
+
+    def refresh(self) -> None:
+        """Learn of edges to known versions that others added or dropped. This lists everything under edges/ and drops/.
+
+        Raises:
+            CorruptObject: an edge that was added is damaged.
+            StoreError, DatabaseUnavailable
+        """
+        listed = {edge: target for target, edge in listed_edges(self.bucket, EDGES)}
+        dropped = {edge for _, edge in listed_edges(self.bucket, DROPS)}  # last: what it has is dropped for good
+        with reading(self.engine) as db:
+            known = set(db.execute(select(edges_table.c.id)).scalars())
+        self.drop(known & dropped)
+        with reading(self.engine) as db:
+            new = sorted((target, edge) for edge, target in listed.items() if edge not in known | dropped)
+            targets = keys_of(db, versions, {target for target, _ in new})
+        new = [item for item in new if item[0] in targets]  # those of other versions come with their versions
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(0, len(new), _BATCH):
+                read = _each(pool, new[start : start + _BATCH], lambda item: self._added(*item))
+                self.record([], edges=[edge for edge in read if edge is not None])
+        log.debug("indexed %d edges that were added, removed %d", len(new), len(known & dropped))
+
+    def drop(self, edges: Collection[str]) -> None:
+        """Forget edges by their ids; ids that are not indexed are ignored. Raises DatabaseUnavailable."""
+        if edges:
+            with writing(self.engine) as db:
+                delete_edges(db, edges)
 
     def record(
         self,
@@ -82,18 +114,23 @@ class Index(History):
         edges: Sequence[EdgeRecord] = (),
         layouts: Sequence[Layout] = (),
     ) -> None:
-        """Index moves that were just made, from what their writer still holds.
+        """Index moves that were just made, from what their writer still holds. Without moves: edges that were added.
 
-        They may have been indexed already. Where the database lacks something before them, it catches up instead.
+        They may have been indexed already. Where the database lacks something before them, it catches up first.
 
         Raises:
-            DatabaseUnavailable: the moves are in the bucket all the same; a later `catch_up` finds them.
+            DatabaseUnavailable: they are in the bucket all the same; a later `catch_up` finds moves, `refresh` edges.
         """
         try:
             with writing(self.engine) as db:
                 insert_batch(db, Batch(versions, layouts, edges, entries))
         except Behind:
-            self.catch_up({entry.ref for entry in entries})
+            if entries:
+                self.catch_up({entry.ref for entry in entries})
+                return
+            self.catch_up_all()
+            with writing(self.engine) as db:
+                insert_batch(db, Batch(edges=edges))
 
     def note(
         self,
@@ -108,6 +145,12 @@ class Index(History):
         except Exception as error:  # whatever it is, what has happened must not be told as a failure
             log.warning("the bucket has it, but the database is behind and will catch up: %s", error)
 
+    def _added(self, target: str, edge: str) -> EdgeRecord | None:
+        """An edge that was listed, if it is there still."""
+        with contextlib.suppress(MissingObject):
+            return read_edge(self.bucket, target, edge)
+        return None
+
     def _known(self) -> dict[str, RefEntry | None]:
         with reading(self.engine) as db:
             names = db.execute(select(refs.c.name).order_by(refs.c.name)).scalars().all()
@@ -118,15 +161,15 @@ class Index(History):
         new = pool.map(lambda item: next(self.refs.entries(*item), None), known.items())
         return [item for item, entry in zip(known.items(), new, strict=True) if entry is not None]
 
-    def _follow(self, ref: str, known: RefEntry | None, pool: ThreadPoolExecutor) -> None:
+    def _follow(self, ref: str, known: RefEntry | None, drops: Drops, pool: ThreadPoolExecutor) -> None:
         entries = self.refs.entries(ref, known)
         while batch := list(islice(entries, _BATCH)):
-            gathered = self._gather(batch, pool)
+            gathered = self._gather(batch, drops, pool)
             with writing(self.engine) as db:
                 insert_batch(db, gathered)
             log.debug("indexed %d moves of %s up to %d", len(batch), ref, batch[-1].sequence)
 
-    def _gather(self, entries: list[RefEntry], pool: ThreadPoolExecutor) -> Batch:
+    def _gather(self, entries: list[RefEntry], drops: Drops, pool: ThreadPoolExecutor) -> Batch:
         """Read all that these entries lead to and the database does not have."""
         found: dict[str, VersionRecord] = {}
         edges: list[EdgeRecord] = []
@@ -134,9 +177,8 @@ class Index(History):
         while wanted := self._unknown(wanted - found.keys()):
             ids = sorted(wanted)
             found.update(zip(ids, _each(pool, ids, lambda version: read_version(self.bucket, version)), strict=True))
-            new_edges = [
-                edge for some in _each(pool, ids, lambda version: read_edges(self.bucket, version)) for edge in some
-            ]
+            into = _each(pool, ids, lambda version: read_edges(self.bucket, version, drops.of))
+            new_edges = [edge for some in into for edge in some]
             edges += new_edges
             wanted = {parent for version in ids for parent in found[version].parents}
             wanted |= {edge.base for edge in new_edges if edge.base is not None}

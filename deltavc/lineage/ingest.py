@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from deltavc import canonical
 from deltavc.layout import Layout
@@ -70,6 +70,18 @@ def insert_batch(db: Connection, batch: Batch) -> None:
     _Versions(db).insert(batch.versions)
     _insert_edges(db, batch.edges)
     _insert_entries(db, batch.entries)
+
+
+def delete_edges(db: Connection, ids: Iterable[str]) -> None:
+    """Remove edges, and packs that no other edge names; ids that are not there are ignored."""
+    keys = keys_of(db, edges, ids)
+    for chunk in chunks(keys.values()):
+        used = set(db.execute(select(edge_packs.c.pack).where(edge_packs.c.edge.in_(chunk))).scalars())
+        db.execute(delete(edge_packs).where(edge_packs.c.edge.in_(chunk)))
+        db.execute(delete(edges).where(edges.c.pk.in_(chunk)))
+        for some in chunks(used):
+            still_used = select(edge_packs.c.pack).where(edge_packs.c.pack.in_(some))
+            db.execute(delete(packs).where(packs.c.pk.in_(some), packs.c.pk.not_in(still_used)))
 
 
 def keys_of(db: Connection, table: Table, ids: Iterable[str]) -> dict[str, int]:

@@ -12,18 +12,29 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from deltavc import canonical
 from deltavc.errors import BadMetadata, BadPayload
+from deltavc.lineage.fields import (
+    FILE,
+    ID,
+    RANDOM,
+    TIME,
+    U64,
+    integer,
+    items,
+    json_object,
+    match,
+    members,
+    one_of,
+    text,
+    typed,
+)
 
-_ID = re.compile(r"[0-9a-f]{64}")
-_U64 = re.compile(r"[0-9a-f]{16}")
-_FILE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{32}")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
-_T = TypeVar("_T")
+EDGES = "edges/"
+DROPS = "drops/"
 
 MAX_METRIC_NAME = 200
 """Characters in a metric's name: databases index it."""
@@ -95,20 +106,20 @@ class VersionRecord:
     @classmethod
     def parse(cls, body: bytes) -> VersionRecord:
         """Read a stored version. Raises BadPayload."""
-        item = _object(body, "version")
+        item = json_object(body, "version")
         try:
             record = cls(
-                parents=tuple(_match(_ID, parent) for parent in _list(item["parents"])),
-                layout=_match(_ID, item["layout"]),
-                fingerprint=_match(_ID, item["fingerprint"]),
-                step=None if item["step"] is None else _int(item["step"], low=-canonical.MAX_INTEGER),
-                message=_typed(str, item["message"]),
-                author=_typed(str, item["author"]),
-                time=_match(_TIME, item["time"]),
-                metrics={_metric_name(name): _metric(value) for name, value in _dict(item["metrics"]).items()},
-                meta=_dict(item["meta"]),
-                files={name: _file(value) for name, value in _dict(item["files"]).items()},
-                source=None if item.get("source") is None else _dict(item["source"]),
+                parents=tuple(match(ID, parent) for parent in items(item["parents"])),
+                layout=match(ID, item["layout"]),
+                fingerprint=match(ID, item["fingerprint"]),
+                step=None if item["step"] is None else integer(item["step"], low=-canonical.MAX_INTEGER),
+                message=text(item["message"]),
+                author=text(item["author"]),
+                time=match(TIME, item["time"]),
+                metrics={_metric_name(name): _metric(value) for name, value in members(item["metrics"]).items()},
+                meta=members(item["meta"]),
+                files={name: _file(value) for name, value in members(item["files"]).items()},
+                source=None if item.get("source") is None else members(item["source"]),
             )
         except (KeyError, ValueError) as error:
             raise BadPayload(f"not a version: {error}") from error
@@ -190,25 +201,25 @@ class EdgeRecord:
 
     @property
     def key(self) -> str:
-        return f"{edges_prefix(self.target)}{self.id}.json"
+        return edge_key(self.target, self.id)
 
     @classmethod
     def parse(cls, body: bytes) -> EdgeRecord:
         """Read a stored edge. Raises BadPayload."""
-        item = _object(body, "edge")
+        item = json_object(body, "edge")
         try:
             record = cls(
-                base=None if item["base"] is None else _match(_ID, item["base"]),
-                target=_match(_ID, item["target"]),
-                layout=_match(_ID, item["layout"]),
-                base_layout=None if item["base_layout"] is None else _match(_ID, item["base_layout"]),
-                packs=tuple(_pack_use(_dict(use)) for use in _list(item["packs"])),
-                changed=tuple(_int(place) for place in _list(item["changed"])),
-                fingerprints=tuple(_match(_U64, value) for value in _list(item["fingerprints"])),
-                reversible=_typed(bool, item["reversible"]),
-                nbytes=_int(item["nbytes"]),
-                changes=_int(item["changes"]),
-                origin=_one_of(item["origin"], ("commit", "compact")),
+                base=None if item["base"] is None else match(ID, item["base"]),
+                target=match(ID, item["target"]),
+                layout=match(ID, item["layout"]),
+                base_layout=None if item["base_layout"] is None else match(ID, item["base_layout"]),
+                packs=tuple(_pack_use(members(use)) for use in items(item["packs"])),
+                changed=tuple(integer(place) for place in items(item["changed"])),
+                fingerprints=tuple(match(U64, value) for value in items(item["fingerprints"])),
+                reversible=typed(bool, item["reversible"]),
+                nbytes=integer(item["nbytes"]),
+                changes=integer(item["changes"]),
+                origin=one_of(item["origin"], ("commit", "compact")),
             )
             if len(record.changed) != len(record.fingerprints):
                 raise ValueError("changed and fingerprints differ in length")
@@ -275,14 +286,14 @@ class RefEntry:
         item = canonical.unsealed(body)
         try:
             record = cls(
-                ref=_typed(str, item["ref"]),
-                sequence=_int(item["sequence"], low=1),
-                old=None if item["old"] is None else _match(_ID, item["old"]),
-                new=None if item["new"] is None else _match(_ID, item["new"]),
-                who=_typed(str, item["who"]),
-                when=_match(_TIME, item["when"]),
-                why=_typed(str, item["why"]),
-                write_id=_match(re.compile(r"[0-9a-f]{32}"), item["write_id"]),
+                ref=text(item["ref"]),
+                sequence=integer(item["sequence"], low=1),
+                old=None if item["old"] is None else match(ID, item["old"]),
+                new=None if item["new"] is None else match(ID, item["new"]),
+                who=text(item["who"]),
+                when=match(TIME, item["when"]),
+                why=text(item["why"]),
+                write_id=match(RANDOM, item["write_id"]),
             )
         except (KeyError, ValueError) as error:
             raise BadPayload(f"not a ref entry: {error}") from error
@@ -302,7 +313,20 @@ def pack_key(pack: str) -> str:
 
 
 def edges_prefix(target: str) -> str:
-    return f"edges/{target}/"
+    return f"{EDGES}{target}/"
+
+
+def edge_key(target: str, edge: str) -> str:
+    return f"{edges_prefix(target)}{edge}.json"
+
+
+def drops_prefix(target: str) -> str:
+    return f"{DROPS}{target}/"
+
+
+def drop_key(target: str, edge: str) -> str:
+    """Where the record lies that an edge to `target` is no more."""
+    return f"{drops_prefix(target)}{edge}.json"
 
 
 def ref_prefix(ref: str) -> str:
@@ -321,13 +345,6 @@ def ref_hint_key(ref: str) -> str:
 _Record = TypeVar("_Record", VersionRecord, EdgeRecord, RefEntry)
 
 
-def _object(body: bytes, what: str) -> dict[str, Any]:
-    item = canonical.loads(body)
-    if not isinstance(item, dict):
-        raise BadPayload(f"not a {what}: not a JSON object")
-    return item
-
-
 def _same_body(record: _Record, body: bytes, what: str) -> _Record:
     try:
         canonical_body = record.body
@@ -336,38 +353,6 @@ def _same_body(record: _Record, body: bytes, what: str) -> _Record:
     if canonical_body != bytes(body):
         raise BadPayload(f"not a {what}: it is not in canonical form")
     return record
-
-
-def _typed(kind: type[_T], value: Any) -> _T:
-    if type(value) is not kind:
-        raise ValueError(f"{str(value)[:40]!r} is not a {kind.__name__}")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    return _typed(list, value)
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return _typed(dict, value)
-
-
-def _int(value: Any, low: int = 0) -> int:
-    if type(value) is not int or not low <= value <= canonical.MAX_INTEGER:
-        raise ValueError(f"{str(value)[:40]!r} is not an integer of at least {low}")
-    return value
-
-
-def _match(pattern: re.Pattern[str], value: Any) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"{str(value)[:80]!r} does not have the form {pattern.pattern}")
-    return value
-
-
-def _one_of(value: Any, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{str(value)[:40]!r} is none of {', '.join(allowed)}")
-    return str(value)
 
 
 def _metric_name(name: str) -> str:
@@ -385,13 +370,13 @@ def _metric(value: Any) -> float | str:
 
 
 def _file(value: Any) -> FileRef:
-    item = _dict(value)
-    return FileRef(_match(_FILE, item["id"]), _int(item["nbytes"]))
+    item = members(value)
+    return FileRef(match(FILE, item["id"]), integer(item["nbytes"]))
 
 
 def _pack_use(item: dict[str, Any]) -> PackUse:
-    offset, nbytes, unpacked = (_int(value) for value in _list(item["index"]))
-    frames = None if "frames" not in item else tuple(_int(frame) for frame in _list(item["frames"]))
+    offset, nbytes, unpacked = (integer(value) for value in items(item["index"]))
+    frames = None if "frames" not in item else tuple(integer(frame) for frame in items(item["frames"]))
     if frames is not None and any(a >= b for a, b in itertools.pairwise(frames)):
         raise ValueError("the frames of a pack are not ascending")
-    return PackUse(_match(_ID, item["pack"]), _int(item["nbytes"]), (offset, nbytes, unpacked), frames)
+    return PackUse(match(ID, item["pack"]), integer(item["nbytes"]), (offset, nbytes, unpacked), frames)

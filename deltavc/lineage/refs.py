@@ -12,7 +12,8 @@ gaps, and the last one can be found by doubling steps.
 from __future__ import annotations
 
 import contextlib
-import datetime
+import logging
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +30,13 @@ from deltavc.errors import (
     StoreUnavailable,
 )
 from deltavc.lineage.bucket import Bucket, read
+from deltavc.lineage.fields import now
 from deltavc.lineage.names import BRANCHES, TAGS
 from deltavc.lineage.records import RefEntry, ref_entry_key, ref_hint_key, ref_prefix
 
+log = logging.getLogger(__name__)
+
+_PREFIX = re.compile(r"refs/[0-9a-f]{32}/")
 _ATTEMPTS = 3  # the store has retried each of them already
 _MAX_BATCH = 256
 _READERS = 16
@@ -58,8 +63,12 @@ class Refs:
     def entries(self, ref: str, known: RefEntry | None = None) -> Iterator[RefEntry]:
         """The entries after `known` (all without it), oldest first, fetched in parallel ever further ahead.
 
+        Read from the first one on, they are held against the hint, which somebody who moved the ref wrote: an entry
+        that it names behind a gap is an error, one that is not there a warning.
+
         Raises:
             CorruptObject: an entry is damaged or does not go on from where the one before it ended.
+            MissingObject: one is gone.
         """
         last = known
         with ThreadPoolExecutor(_READERS) as pool:  # starts no thread before it is used
@@ -69,32 +78,31 @@ class Refs:
                 fetch = map if size == 1 else pool.map
                 for entry in fetch(lambda sequence: self._entry(ref, sequence), range(start, start + size)):
                     if entry is None:
-                        return
+                        break
                     if entry.old != (last.new if last else None):
                         raise CorruptObject(entry.key, "it does not go on from where the entry before it ended")
                     yield entry
                     last = entry
-                size = min(2 * size, _MAX_BATCH)
+                else:
+                    size = min(2 * size, _MAX_BATCH)
+                    continue
+                if known is not None or not self._more(ref, last.sequence if last else 0):
+                    return
+                size = 1
 
     def names(self, known: Iterable[str] = ()) -> list[str]:
         """The full names of all refs that ever were, deleted ones too, sorted.
 
-        Lists everything under refs/; a name is read from an entry unless it is among `known`.
+        Lists one prefix a ref, and reads the first entry of each that is not among `known`.
+
+        Raises:
+            CorruptObject, MissingObject: the first entry of a ref is damaged or gone.
         """
         by_prefix = {ref_prefix(ref): ref for ref in known}
-        found = set()
-        for item in self._bucket.list("refs/"):
-            prefix, _, name = item.key.rpartition("/")
-            if name == "last":
-                continue
-            prefix += "/"
-            if prefix not in by_prefix:
-                entry = read(self._bucket, item.key, RefEntry.parse)
-                if entry.key != item.key:
-                    raise CorruptObject(item.key, "it is the entry of another ref or place")
-                by_prefix[prefix] = entry.ref
-            found.add(by_prefix[prefix])
-        return sorted(found)
+        prefixes = [prefix for prefix in self._bucket.prefixes("refs/") if _PREFIX.fullmatch(prefix)]
+        with ThreadPoolExecutor(_READERS) as pool:
+            found = pool.map(lambda prefix: by_prefix.get(prefix) or self._name(prefix), prefixes)
+            return sorted(name for name in found if name is not None)
 
     def next_entry(self, ref: str, known: RefEntry | None, new: str | None, who: str, why: str) -> RefEntry:
         """What `create` has to create to move `ref` from where `known` left it to `new` (None: delete it).
@@ -110,7 +118,7 @@ class Refs:
             old=known.new if known else None,
             new=new,
             who=who,
-            when=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            when=now(),
             why=why,
             write_id=secrets.token_hex(16),
         )
@@ -183,14 +191,46 @@ class Refs:
             raise CorruptObject(key, "it is the entry of another ref or place")
         return entry
 
+    def _more(self, ref: str, sequence: int) -> bool:
+        """After the entry of this number none was found: whether one has been created since, as the hint may tell."""
+        hint = self._hint(ref)
+        if hint is None or hint <= sequence:
+            return False
+        if self._entry(ref, sequence + 1) is not None:
+            return True
+        missing = ref_entry_key(ref, sequence + 1)
+        if self._entry(ref, hint) is not None:
+            raise MissingObject(missing)
+        log.warning("%s was moved %d times, but %s is not there: its last moves may be lost", ref, hint, missing)
+        return False
+
+    def _name(self, prefix: str) -> str | None:
+        """The full name of the ref whose entries lie here; None where there are none."""
+        key = f"{prefix}{1:012d}.json"
+        try:
+            entry = read(self._bucket, key, RefEntry.parse)
+        except MissingObject:
+            if any(item.key.endswith(".json") for item in self._bucket.list(prefix)):
+                raise
+            return None
+        if entry.key != key:
+            raise CorruptObject(key, "it is the entry of another ref or place")
+        return entry.ref
+
     def _hinted(self, ref: str) -> RefEntry | None:
+        hint = self._hint(ref)
+        try:
+            return None if hint is None else self._entry(ref, hint)
+        except CorruptObject:
+            return None
+
+    def _hint(self, ref: str) -> int | None:
+        """The number of an entry that was once the last, if the hint is there and says one."""
         try:
             hint = self._bucket.get(ref_hint_key(ref))
-            if not hint.isdigit() or len(hint) > 12 or int(hint) == 0:
-                return None
-            return self._entry(ref, int(hint))
-        except (ObjectMissing, CorruptObject):
+        except ObjectMissing:
             return None
+        return int(hint) if hint.isdigit() and len(hint) <= 12 and int(hint) > 0 else None
 
     def _listed(self, ref: str) -> RefEntry | None:
         prefix = ref_prefix(ref)

@@ -396,6 +396,8 @@ class Repository:
     def edges(self, target):
         found = []
         for name in self.ids(f"edges/{target}"):
+            if name in self.ids(f"drops/{target}"):
+                continue
             body = self.get(f"edges/{target}/{name}.json")
             check(hash_of(body) == name, "an edge that is not the bytes it is named by")
             found.append(json.loads(body))

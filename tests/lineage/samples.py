@@ -10,6 +10,7 @@ from deltavc.canonical import content_id
 from deltavc.layout import Layout, TensorSpec
 from deltavc.lineage import schema
 from deltavc.lineage.database import open_database, reading
+from deltavc.lineage.drops import DropRecord
 from deltavc.lineage.index import Index
 from deltavc.lineage.records import EdgeRecord, FileRef, PackUse, RefEntry, VersionRecord, layout_key
 from deltavc.lineage.refs import Refs
@@ -82,6 +83,17 @@ class Writer:
         for item in made_edges:
             self.bucket.put(item.key, item.body)
         return Commit(self.move(made.id, "commit"), made, tuple(made_edges))
+
+    def add(self, base, target, **fields):
+        """Another edge to a version, as compact writes them."""
+        made = edge(base, target, origin="compact", **fields)
+        self.bucket.put(made.key, made.body)
+        return made
+
+    def drop(self, *edges):
+        for item in edges:
+            record = DropRecord.of(item, "somebody", "expire")
+            assert self.bucket.create(record.key, record.body)
 
     def move(self, new, why="moved"):
         self.known = self.refs.move(self.ref, self.known, new, "somebody", why)
