@@ -36,6 +36,8 @@ class NothingNew:
     def list(self, prefix):
         return iter(())
 
+    prefixes = list
+
     def get(self, key):
         raise ObjectMissing(key)
 

@@ -37,6 +37,10 @@ class Counted:
         self.reads += 1
         return self._bucket.list(prefix)
 
+    def prefixes(self, prefix):
+        self.reads += 1
+        return self._bucket.prefixes(prefix)
+
     def __getattr__(self, name):
         return getattr(self._bucket, name)
 
@@ -174,6 +178,47 @@ def test_names_lists_every_ref_that_ever_was(bucket):
     Refs(bucket).move("tags/t", entries[2], None, "me", "why")
     assert Refs(bucket).names() == ["branches/a/b", "branches/b", "tags/t"]
     assert Refs(bucket).names(known=["tags/t"]) == ["branches/a/b", "branches/b", "tags/t"]
+
+
+def test_finding_names_costs_an_entry_a_ref_and_passes_over_what_is_no_ref(bucket):
+    for number in range(5):
+        grow(bucket, 10, f"branches/{number}")
+    bucket.put("refs/notes/x.json", b"{}")
+    bucket.put(ref_hint_key("branches/none"), b"7")
+    counted = Counted(bucket)
+    assert len(Refs(counted).names(known=["branches/1"])) == 5
+    assert counted.reads == 1 + 4 + 2  # the prefixes, the names, and a look at what has only a hint
+    bucket.delete(ref_entry_key("branches/3", 1))
+    with pytest.raises(MissingObject):
+        Refs(bucket).names()
+
+
+def test_reading_a_ref_from_its_start_notices_a_gap_and_warns_of_a_lost_end(bucket, caplog):
+    entries = grow(bucket, 9)
+    refs = Refs(bucket)
+    bucket.delete(ref_entry_key(MAIN, 9))
+    assert list(refs.entries(MAIN)) == entries[:8]
+    assert ref_entry_key(MAIN, 9) in caplog.text
+    bucket.put(ref_entry_key(MAIN, 9), entries[8].body)
+    for number in (1, 5, 8):
+        bucket.delete(ref_entry_key(MAIN, number))
+        with pytest.raises(MissingObject, match=f"{number:012d}"):
+            list(refs.entries(MAIN))
+        bucket.put(ref_entry_key(MAIN, number), entries[number - 1].body)
+    assert list(refs.entries(MAIN)) == entries
+
+
+def test_an_entry_created_while_the_hint_is_read_is_no_gap(bucket):
+    entries = grow(bucket, 3)
+    bucket.delete(ref_entry_key(MAIN, 3))
+
+    class Late(Counted):
+        def get(self, key):
+            if key == ref_hint_key(MAIN):
+                self._bucket.put(ref_entry_key(MAIN, 3), entries[2].body)
+            return super().get(key)
+
+    assert list(Refs(Late(bucket)).entries(MAIN)) == entries
 
 
 def test_threads_that_race_make_one_line(bucket):
