@@ -27,15 +27,14 @@ from deltavc.bound import Bound, Cell
 from deltavc.change import Box
 from deltavc.delta.frames import frame_boxes
 from deltavc.errors import BadState, InputError, LayoutMismatch
-from deltavc.lanes import dtype_name, lanes
+from deltavc.lanes import lanes
 from deltavc.layout import Layout
 from deltavc.live import named_tensors, stored_name
 from deltavc.packing import FRAME_BYTES
 from deltavc.patterns import matching
-from deltavc.places import Place, check_apart, place_of, places_of, storage_id
+from deltavc.places import Place, check_apart, live_tensor, place_of, places_of, storage_id
 from deltavc.regions import Region, uncovered
 from deltavc.shard import Shard
-from deltavc.weights.describe import check_tensor
 
 __all__ = ["Bindings", "Bound", "Cell", "bind", "concatenated", "sharded"]
 
@@ -151,12 +150,10 @@ def _writable(named: Mapping[Any, Any], ignored: Set[str]) -> dict[str, Tensor]:
         if not isinstance(name, str):
             raise BadState(f"{name!r} is not a name: tensor names are strings")
         try:
-            dtype_name(check_tensor(name, value).dtype, name)
+            tensors[name] = live_tensor(name, value)
         except InputError:
             if name not in ignored:
                 raise
-        else:
-            tensors[name] = value
     return tensors
 
 
@@ -175,7 +172,7 @@ def _held(
         if spec.name in given:
             held[spec.name] = places_of(spec, given[spec.name], storages)
         elif spec.name in tensors and spec.name not in ignored:
-            held[spec.name] = [place_of(spec, Shard.whole(tensors[spec.name]))]
+            held[spec.name] = [place_of(spec, tensors[spec.name])]
     return held
 
 
@@ -191,18 +188,27 @@ def _missing(layout: Layout, held: Set[str], ignored: Set[str]) -> frozenset[str
 
 def _once(layout: Layout, held: Mapping[str, list[Place]]) -> dict[str, list[Place]]:
     """Without tied names that are held in the very places of a name before them."""
+    shared = {spec.tie for spec in layout.tensors if spec.tie is not None}
     first: dict[Any, str] = {}
     once = {}
     for name, places in held.items():
+        if (stored := stored_name(layout, name)) not in shared:
+            once[name] = places
+            continue
         identity = frozenset(place.identity for place in places if place.region is not None)
-        if not identity or first.setdefault((stored_name(layout, name), identity), name) == name:
+        if not identity or first.setdefault((stored, identity), name) == name:
             once[name] = places
     return once
 
 
 def _check_covered(tensors: Mapping[str, Tensor], places: Sequence[Place], ignored: Set[str]) -> None:
     """Raise LayoutMismatch if a live element is in no place and its tensor is not ignored."""
-    checked = {name: Region.of(tensor) for name, tensor in tensors.items() if tensor.numel() and name not in ignored}
+    bound = {id(place.view) for place in places}
+    checked = {
+        name: Region.of(tensor)
+        for name, tensor in tensors.items()
+        if id(tensor) not in bound and tensor.numel() and name not in ignored
+    }
     covering = [place.region for place in places if place.region is not None]
     bare = {
         name: nbytes for name, nbytes in zip(checked, uncovered([*checked.values()], covering), strict=True) if nbytes

@@ -45,6 +45,19 @@ class Place:
         return self.view.device, self.view.data_ptr(), strides, self.box
 
 
+def live_tensor(name: str, value: Any) -> Tensor:
+    """Return `value` if it is a dense tensor of a supported dtype with values in its own storage.
+
+    Raises:
+        BadState, UnsupportedDtype: it is not; says which and why.
+    """
+    if type(value).__name__ == "DTensor":
+        raise BadState("is a DTensor: give its to_local() as live tensor, and bind that as a deltavc.Shard", name)
+    tensor = check_tensor(name, value)
+    dtype_name(tensor.dtype, name)
+    return tensor
+
+
 def storage_id(tensor: Tensor) -> StorageId:
     return tensor.device, tensor.untyped_storage().data_ptr()
 
@@ -63,17 +76,16 @@ def places_of(spec: TensorSpec, binding: Any, storages: Set[StorageId]) -> list[
         LayoutMismatch: another dtype or shape.
     """
     if isinstance(binding, Tensor):
-        binding = Shard.whole(check_tensor(spec.name, binding))
+        _check_storage(spec, binding, storages)
+        return [place_of(spec, binding)]
     shards = [binding] if isinstance(binding, Shard) else binding
     if not isinstance(shards, Sequence) or not all(isinstance(shard, Shard) for shard in shards) or not shards:
         raise BadState(
             "is bound to something that is not a tensor, a deltavc.Shard or a list of these shards", spec.name
         )
     for shard in shards:
-        if storage_id(check_tensor(spec.name, shard.tensor)) not in storages and shard.tensor.numel():
-            reason = "is bound to memory of no live tensor: bind a view, not a copy, of a tensor of the live state"
-            raise BadState(reason, spec.name)
-    places = [place_of(spec, shard) for shard in shards]
+        _check_storage(spec, shard.tensor, storages)
+    places = [_place(spec, shard.tensor, shard.global_shape, shard.offsets) for shard in shards]
     boxes = [place.box for place in places if place.box.num_lanes]
     if (met := meeting([Region.of_box(box, spec.shape) for box in boxes])) is not None:
         one, other = (f"{list(boxes[number].lengths)} at {list(boxes[number].offsets)}" for number in met)
@@ -81,34 +93,15 @@ def places_of(spec: TensorSpec, binding: Any, storages: Set[StorageId]) -> list[
     return places
 
 
-def place_of(spec: TensorSpec, shard: Shard) -> Place:
-    """The place of one shard, which may be the whole tensor.
+def place_of(spec: TensorSpec, view: Tensor) -> Place:
+    """The place of a tensor that is held as a whole.
 
     Raises:
         LayoutMismatch: another dtype or shape than the checkpoint tensor's.
         BadState: memory that cannot be written to element by element.
     """
-    view = shard.tensor
-    dtype = dtype_name(view.dtype, spec.name)
-    if dtype != spec.dtype:
-        raise LayoutMismatch(
-            spec.name,
-            f"is {dtype} in the live state, {spec.dtype} in the version; a cast does not commute with changes of bits, "
-            f"so it cannot be made on the way: commit with dtype={dtype!r}",
-        )
-    if shard.global_shape != spec.shape:
-        has, needs = list(shard.global_shape), list(spec.shape)
-        raise LayoutMismatch(
-            spec.name,
-            f"is of shape {has} in the live state, {needs} in the version; bind it to the view that has its shape, "
-            "or to a deltavc.Shard",
-        )
-    if view.is_conj() or view.is_neg():
-        raise BadState("is a lazy conjugate or negative in the live state; resolve it first", spec.name)
-    if any(stride == 0 and length > 1 for stride, length in zip(view.stride(), view.shape, strict=True)):
-        raise BadState("is expanded in the live state: its elements share memory", spec.name)
-    region = Region.of(view) if view.numel() else None
-    return Place(spec, view, Box(shard.offsets, tuple(view.shape)), region)
+    shape = tuple(view.shape)
+    return _place(spec, view, shape, (0,) * len(shape))
 
 
 def check_apart(places: Sequence[Place]) -> None:
@@ -127,3 +120,35 @@ def check_apart(places: Sequence[Place]) -> None:
         raise LayoutMismatch(other.name, f"{reason}: bind both to the same view, or leave one out")
     reason = f"shares memory with {one.name!r} in the live state, but not in the version"
     raise LayoutMismatch(other.name, f"{reason}: bind each to memory of its own, or commit them tied")
+
+
+def _check_storage(spec: TensorSpec, view: Tensor, storages: Set[StorageId]) -> None:
+    if storage_id(live_tensor(spec.name, view)) not in storages and view.numel():
+        raise BadState(
+            "is bound to memory of no live tensor: bind a view, not a copy, of a tensor of the live state; what is "
+            "computed from a checkpoint tensor cannot follow changes of its bits",
+            spec.name,
+        )
+
+
+def _place(spec: TensorSpec, view: Tensor, global_shape: tuple[int, ...], offsets: tuple[int, ...]) -> Place:
+    dtype = dtype_name(view.dtype, spec.name)
+    if dtype != spec.dtype:
+        raise LayoutMismatch(
+            spec.name,
+            f"is {dtype} in the live state, {spec.dtype} in the version; a cast does not commute with changes of bits, "
+            f"so it cannot be made on the way: commit with dtype={dtype!r}",
+        )
+    if global_shape != spec.shape:
+        has, needs = list(global_shape), list(spec.shape)
+        raise LayoutMismatch(
+            spec.name,
+            f"is of shape {has} in the live state, {needs} in the version; bind it to the view that has its shape, "
+            "or to a deltavc.Shard",
+        )
+    if view.is_conj() or view.is_neg():
+        raise BadState("is a lazy conjugate or negative in the live state; resolve it first", spec.name)
+    if any(stride == 0 and length > 1 for stride, length in zip(view.stride(), view.shape, strict=True)):
+        raise BadState("is expanded in the live state: its elements share memory", spec.name)
+    region = Region.of(view) if view.numel() else None
+    return Place(spec, view, Box(offsets, tuple(view.shape)), region)

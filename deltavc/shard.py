@@ -43,8 +43,3 @@ class Shard:
         if not Box(self.offsets, shape).fits(self.global_shape):
             where = f"a shard of shape {list(shape)} at {list(self.offsets)}"
             raise BadState(f"{where} does not lie in a tensor of shape {list(self.global_shape)}")
-
-    @classmethod
-    def whole(cls, tensor: Tensor) -> Shard:
-        """The whole tensor as its only shard."""
-        return cls(tensor, tuple(tensor.shape), (0,) * tensor.dim())
