@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -24,7 +24,7 @@ from deltavc.errors import BadCheckpoint, LayoutMismatch, StoreDenied, StoreFull
 from deltavc.lanes import dtype_name, lanes
 from deltavc.layout import Layout
 from deltavc.weights.extras import file_name_fault, is_index, is_tensor_file
-from deltavc.weights.shards import Plan, plan
+from deltavc.weights.shards import Plan, Shard, plan
 from deltavc.weights.tensorfile import MAX_HEADER, lay_out
 
 Laid = tuple[bytes, dict[str, int], int]
@@ -71,25 +71,30 @@ def write_checkpoint(
     writers = dict(extras or {})
     planned = plan(str(directory), layout, source)
     names = [*planned.names, *writers]
-    _check_names(directory, planned, names)
-    heads = _lay_out(directory, planned)
+    check_names(directory, planned, names)
+    heads = lay_out_shards(directory, planned)
     _check_directory(directory, overwrite)
-    with _reported(directory), _staged(directory) as staging:
-        _write_tensors(staging, tensors, layout, planned, heads)
+    with reported(directory), _staged(directory) as staging:
+        write_tensors(staging, tensors, layout, planned.shards, heads)
         if planned.index is not None:
             (staging / planned.index.name).write_text(planned.index_text(), encoding="utf-8")
         for name, write in writers.items():
-            path = staging / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as out:
-                write(out)
+            write_extra(staging, name, write)
         for name in names:
-            _flush(staging / name)
+            flush(staging / name)
         _publish(staging, directory, names, planned)
     return [directory / name for name in names]
 
 
-def _check_names(directory: Path, planned: Plan, names: list[str]) -> None:
+def check_names(directory: Path, planned: Plan, names: list[str]) -> None:
+    """Refuse names that must not, or cannot, be written.
+
+    Args:
+        names: those of the plan, in its order, and then those of the other files.
+
+    Raises:
+        BadCheckpoint: says which.
+    """
     for name in names:
         fault = file_name_fault(name)
         if fault:
@@ -107,15 +112,15 @@ def _check_directory(directory: Path, overwrite: bool) -> None:
         return
     if not directory.is_dir():
         raise BadCheckpoint(str(directory), "is not a directory; checkpoints are written into one")
-    with _reported(directory):
+    with reported(directory):
         occupied = any(directory.iterdir())
     if occupied and not overwrite:
         raise BadCheckpoint(str(directory), "is not empty; name an empty or new directory, or ask to overwrite it")
 
 
 @contextlib.contextmanager
-def _reported(directory: Path) -> Iterator[None]:
-    """Say in our own words what the file system refused."""
+def reported(directory: Path) -> Iterator[None]:
+    """Say in our own words what the file system refused. Raises StoreFull, StoreDenied, BadCheckpoint."""
     try:
         yield
     except OSError as error:
@@ -142,7 +147,8 @@ def _staged(directory: Path) -> Iterator[Path]:
                 parent.rmdir()
 
 
-def _lay_out(directory: Path, planned: Plan) -> list[Laid]:
+def lay_out_shards(directory: Path, planned: Plan) -> list[Laid]:
+    """Lay out each file of a plan. Raises BadCheckpoint for a header that no reader would take."""
     laid = [lay_out(shard.specs, shard.metadata) for shard in planned.shards]
     for shard, (head, _, _) in zip(planned.shards, laid, strict=True):
         if len(head) > MAX_HEADER:
@@ -152,16 +158,27 @@ def _lay_out(directory: Path, planned: Plan) -> list[Laid]:
     return laid
 
 
-def _write_tensors(
-    staging: Path, tensors: Iterable[tuple[str, Tensor]], layout: Layout, planned: Plan, heads: list[Laid]
+def write_tensors(
+    staging: Path, tensors: Iterable[tuple[str, Tensor]], layout: Layout, shards: Sequence[Shard], heads: Iterable[Laid]
 ) -> None:
-    wanted = {layout.tensors[place].name: [layout.tensors[place].name] for place in layout.stored}
-    for spec in layout.tensors:
-        if spec.tie is not None:
-            wanted[spec.tie].append(spec.name)
+    """Write files of a plan, all of them or some, into a folder where they are not yet.
+
+    Args:
+        tensors: every tensor that holds values in these files, by its stored name, in any order. Those of tied names
+            may be among them and are passed over.
+        layout: what they are, and perhaps others that these files do not hold.
+        shards, heads: the files, and what `lay_out_shards` gave for each.
+
+    Raises:
+        LayoutMismatch: a tensor that is missing, came twice, or is not as the layout says.
+        OSError: see `reported`.
+    """
+    wanted: dict[str, list[str]] = {}
+    for spec in (spec for shard in shards for spec in shard.specs):
+        wanted.setdefault(spec.tie or spec.name, []).append(spec.name)
     with contextlib.ExitStack() as files:
         places: dict[str, tuple[FileIO, int]] = {}
-        for shard, (head, offsets, size) in zip(planned.shards, heads, strict=True):
+        for shard, (head, offsets, size) in zip(shards, heads, strict=True):
             out = files.enter_context((staging / shard.name).open("xb", buffering=0))
             out.truncate(size)
             _write_at(out, 0, memoryview(head))
@@ -187,6 +204,14 @@ def _write_tensors(
                 done += piece.nbytes
     if wanted:
         raise LayoutMismatch(min(wanted), "is missing")
+
+
+def write_extra(staging: Path, name: str, write: Callable[[BinaryIO], object]) -> None:
+    """Write another file of a checkpoint into the folder, with the folders that its name has. Raises OSError."""
+    path = staging / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as out:
+        write(out)
 
 
 def _pieces(bits: Tensor) -> Iterator[memoryview]:
@@ -215,10 +240,10 @@ def _publish(staging: Path, directory: Path, names: list[str], planned: Plan) ->
     files it names, so that an interruption leaves a checkpoint that is visibly incomplete, and never a mixture.
     """
     for walked, _, _ in os.walk(staging):
-        _flush(Path(walked))
+        flush(Path(walked))
     if not directory.is_dir():
         staging.rename(directory)
-        _flush(directory.parent)
+        flush(directory.parent)
         return
     for name in names:
         for parent in list(PurePosixPath(name).parents)[:-1]:
@@ -231,10 +256,11 @@ def _publish(staging: Path, directory: Path, names: list[str], planned: Plan) ->
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (staging / name).replace(directory / name)
     for folder in {(directory / name).parent for name in names}:
-        _flush(folder)
+        flush(folder)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
