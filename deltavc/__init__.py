@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from deltavc.opening import init
     from deltavc.opening import open_repository as open
     from deltavc.reader import Checkout
+    from deltavc.replica import Applied, Replica
     from deltavc.repo import Repo
     from deltavc.shard import Shard
     from deltavc.snapshots import SnapshotPolicy
@@ -33,9 +34,11 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged is the application's to show
 
 __all__ = [
+    "Applied",
     "Checkout",
     "DeltavcError",
     "Diff",
+    "Replica",
     "Repo",
     "Shard",
     "SnapshotPolicy",
@@ -50,6 +53,8 @@ __all__ = [
 _HOMES: dict[str, tuple[str, str | None]] = {
     "Checkout": ("deltavc.reader", "Checkout"),
     "Diff": ("deltavc.diff", "Diff"),
+    "Applied": ("deltavc.replica", "Applied"),
+    "Replica": ("deltavc.replica", "Replica"),
     "Repo": ("deltavc.repo", "Repo"),
     "Shard": ("deltavc.shard", "Shard"),
     "SnapshotPolicy": ("deltavc.snapshots", "SnapshotPolicy"),

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deltavc.access import Access
+    from deltavc.bindings import Bindings
     from deltavc.committer import OnBusy
     from deltavc.diff import Diff
     from deltavc.reader import Checkout
+    from deltavc.replica import Applied, Replica
     from deltavc.weights.state import State
     from deltavc.writer import Keep, Told, Writer, WriterOptions
 
@@ -174,6 +176,7 @@ class Repo(Lookup):
         """
         from deltavc import reader
         from deltavc.lineage.plan import plan
+        from deltavc.lineage.replan import replanning
         from deltavc.live import Live
 
         version = self.resolve(ref)
@@ -182,8 +185,12 @@ class Repo(Lookup):
         if path is not None and tensors is not None:
             raise BadCheckpoint(str(path), "a checkpoint holds all tensors; leave out tensors=")
         objects = self._access(memory).objects
-        way = plan(self._index, version, forward_only=True)
-        state = reader.checkout(record, way, objects, device=device, into=live, patterns=tensors)
+
+        def attempt() -> Checkout:
+            way = plan(self._index, version, forward_only=True)
+            return reader.checkout(record, way, objects, device=device, into=live, patterns=tensors)
+
+        state = replanning(self._index, attempt)
         if path is not None:
             from deltavc.weights.output import write_checkpoint
 
@@ -191,6 +198,53 @@ class Repo(Lookup):
             extras = {name: self._file_writer(version, name) for name in record.files}
             write_checkpoint(path, state.items(), layout, record.source, extras, overwrite=overwrite)
         return state
+
+    def replica(
+        self,
+        live: Mapping[str, Tensor] | torch.nn.Module,
+        at: str | None = None,
+        *,
+        bindings: Bindings | None = None,
+        ignore: Sequence[str] = (),
+        staging_bytes: int | None = None,
+        threads: int | None = None,
+        streams: Sequence[torch.cuda.Stream] | None = None,
+        on_apply: Callable[[Applied], object] | None = None,
+        memory: int = DEFAULT_MEMORY,
+    ) -> Replica:
+        """Take live tensors that are at a version, to move them to others with almost no pause.
+
+        Args:
+            live: names to tensors, or a module. They stay where they are, and are written to in place.
+            at: the version they are at, which is checked; None to find out.
+            bindings: checkpoint tensors that live elsewhere than under their own name, as `deltavc.bindings` explains.
+            ignore: names, or patterns of names, of checkpoint tensors that are not held and of live tensors that no
+                checkpoint tensor covers.
+            staging_bytes: memory for staged changes on each device, taken at once; None for an eighth of the weights.
+            threads: how many may stage on the CPU, where serving needs the others; None for all.
+            streams: what the pause waits for; None for everything on the devices.
+            on_apply: called inside the pause, on a thread of the replica's, with what was applied. If it raises, the
+                old values go back and it is called for those.
+            memory: bytes that staging may take beyond that, for frames on their way.
+
+        Raises:
+            WrongWeights: the live tensors are not that version.
+            UnknownRef, AmbiguousRef; with at=None also when they are no version at all.
+            LayoutMismatch, BadState: they cannot be bound to the version's tensors.
+        """
+        from deltavc.replica.opening import open_replica
+
+        return open_replica(
+            self._access(memory),
+            live,
+            None if at is None else self.resolve(at),
+            bindings,
+            ignore,
+            staging_bytes=staging_bytes,
+            threads=threads,
+            streams=streams,
+            on_apply=on_apply,
+        )
 
     def read_file(self, ref: str, name: str) -> bytes:
         """A file that is kept with a version (`files=` of its commit), checked.

@@ -72,7 +72,7 @@ def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
         raise
 
 
-def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int) -> Iterator[T]:
+def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int, threads: int | None = None) -> Iterator[T]:
     """Run tasks on the pool, ahead of the caller, and yield their results in order.
 
     When one raises, and when the caller stops or is interrupted, those not yet started never are, and none is
@@ -82,12 +82,14 @@ def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int) -> Itera
     Args:
         tasks: each with its cost in bytes of memory.
         budget: what running and waiting tasks may cost together; one always runs.
+        threads: how many may be running; None for all there are.
     """
+    most = _MAX_AHEAD if threads is None else threads
     running: deque[tuple[int, Future[list[T]]]] = deque()
     held = 0
     try:
         for cost, group in _grouped(tasks, min(_GROUP_COST, budget // (2 * size()))):
-            while running and (held + cost > budget or len(running) >= _MAX_AHEAD):
+            while running and (held + cost > budget or len(running) >= most):
                 yield from running[0][1].result()  # and stays: the wait may be interrupted
                 held -= running.popleft()[0]
             future: Future[list[T]] = Future()

@@ -1,0 +1,12 @@
+"""Live weights: staged while they serve, swapped in a blink, taken back, and proven.
+
+with repo.replica(model, at="step:118") as r:
+    r.stage("main")                       # beside serving
+    r.apply()                             # the pause
+    with r.reading() as version: ...      # no pause inside
+"""
+
+from deltavc.replica.applied import Applied, Span, Staged
+from deltavc.replica.replica import Replica, ReplicaState
+
+__all__ = ["Applied", "Replica", "ReplicaState", "Span", "Staged"]

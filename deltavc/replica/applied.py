@@ -1,0 +1,79 @@
+"""What a replica tells: what it is staging, what it applied, and which version it was at when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A move that was made.
+
+    version: the id of the version the replica is at now. pause_seconds: how long nobody could read.
+    changed_lanes: lanes that were written. timings: seconds within the pause by stage: fence, swap, hook.
+    """
+
+    version: str
+    pause_seconds: float
+    changed_lanes: int
+    timings: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time at one version. since, until: wall clock, UTC; begin, end: `time.monotonic()`; None while it lasts."""
+
+    version: str
+    since: datetime
+    begin: float
+    until: datetime | None = None
+    end: float | None = None
+
+
+class Staged:
+    """A version that is being staged, or has been. The replica goes on serving meanwhile.
+
+    version: its id. Made by `Replica.stage`.
+    """
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.cancelled = threading.Event()
+        self._future: Future[int] | None = None
+
+    def of(self, future: Future[int]) -> Staged:
+        """Take the future that gives the bytes fetched."""
+        self._future = future
+        return self
+
+    @property
+    def done(self) -> bool:
+        """Whether staging has ended, well or not."""
+        return self._future is not None and self._future.done()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of frames that were fetched; waits until staging is done. Raises what `wait` raises."""
+        return self.wait()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the version is staged and proven.
+
+        Returns:
+            Bytes of frames that were fetched.
+
+        Raises:
+            TimeoutError: not within so many seconds; staging goes on.
+            StageCancelled, StagingTooSmall: nothing is staged.
+            WrongWeights, CorruptObject, MissingObject, NoPath, StoreError: what staging failed with.
+        """
+        assert self._future is not None
+        return self._future.result(timeout)
+
+    def cancel(self) -> None:
+        """Stop staging as soon as it can be. Live weights are not touched by staging, ended or not."""
+        self.cancelled.set()

@@ -1,0 +1,82 @@
+"""The thread that works on a replica.
+
+Everything that touches live weights or what is staged happens on one thread, one job after another. Signals
+reach the main thread, never this one, so an interrupt ends somebody's waiting and not a swap.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from deltavc.errors import ReplicaClosed
+
+T = TypeVar("T")
+
+_Queue = SimpleQueue[Callable[[], Any] | None]
+
+
+class Worker:
+    """A thread that does jobs in order, until it is closed or forgotten."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: _Queue = SimpleQueue()
+        self._pid = os.getpid()
+        self._closed = False
+        self._thread = threading.Thread(target=_work, args=(self._queue,), name=name, daemon=True)
+        self._thread.start()
+        self._stop = weakref.finalize(self, self._queue.put, None)
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Have a job done after those before it.
+
+        Raises:
+            ReplicaClosed: also in a forked child, which has no such thread.
+        """
+        if self._closed or os.getpid() != self._pid:
+            raise ReplicaClosed
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result = job()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._queue.put(run)
+        return future
+
+    def run(self, job: Callable[[], T]) -> T:
+        """Have a job done and wait for it. A first interrupt is raised when the job has ended; a second one at once.
+
+        On this thread itself, it is done at once.
+        """
+        if threading.current_thread() is self._thread:
+            return job()
+        future = self.submit(job)
+        try:
+            future.exception()
+        except BaseException:
+            future.exception()
+            raise
+        return future.result()
+
+    def close(self) -> None:
+        """Take no more jobs. Those before it are done first."""
+        self._closed = True
+        self._stop()
+        if os.getpid() == self._pid and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _work(queue: _Queue) -> None:
+    while (job := queue.get()) is not None:
+        job()
+        del job  # it holds on to live tensors

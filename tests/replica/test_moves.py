@@ -1,0 +1,225 @@
+"""A replica moves to any version there is, in place, and is bit for bit that version after every move."""
+
+import random
+import threading
+import time
+
+import pytest
+import torch
+
+import deltavc
+from deltavc.errors import (
+    ForeignWrite,
+    LayoutMismatch,
+    NothingStaged,
+    ReplicaClosed,
+    ReplicaUnusable,
+    StageCancelled,
+    StagingTooSmall,
+    UnknownRef,
+    WrongWeights,
+)
+from tests.states import copied, of_every_dtype, random_bits, same, stepped
+
+CODECS = [None, "xor-zstd", "sparse", "planes", "raw", "xor-lz4"]
+
+
+def small_state(seed=0):
+    return {
+        "embed": random_bits("bfloat16", (300, 64), seed),
+        "norm": random_bits("float32", (64,), seed + 1),
+        "scale": random_bits("float16", (), seed + 2),
+        "weight": random_bits("bfloat16", (64, 96), seed + 3),
+    }
+
+
+@pytest.fixture
+def line(tmp_path):
+    """A repository with a line of five versions, and their states by id."""
+    with deltavc.init(tmp_path / "repo") as repo:
+        state, versions = small_state(), {}
+        with repo.writer("main") as writer:
+            for step in range(5):
+                versions[writer.commit(state, step=step).id] = copied(state)
+                state = stepped(state, step + 1, 0.02)
+        yield repo, versions
+
+
+def branching(repo, seed, num_versions=24):
+    """Versions on many branches, by codecs and operations of all kinds, and their states by id."""
+    pick = random.Random(seed)
+    states = {}
+    state = of_every_dtype(seed)
+    states[repo.commit(state).id] = copied(state)
+    for number in range(num_versions):
+        base = pick.choice(list(states))
+        branch = f"b{number}"
+        repo.branch(branch, base)
+        state = stepped(states[base], seed + number + 1, pick.choice((0.001, 0.02, 0.2, 0.9)))
+        version = repo.commit(state, branch, codec=pick.choice(CODECS), snapshot=pick.random() < 0.1)
+        states[version.id] = copied(state)
+    return states
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_random_walk_over_a_branching_history_is_exact_after_every_move(seed, tmp_path):
+    with deltavc.init(tmp_path / "repo") as repo:
+        states = branching(repo, seed)
+        pick = random.Random(seed)
+        start = pick.choice(list(states))
+        live = copied(states[start])
+        places = {name: tensor.data_ptr() for name, tensor in live.items()}
+        with repo.replica(live, at=start) as replica:
+            for _ in range(100):
+                target = pick.choice(list(states))
+                applied = replica.move(target)
+                assert applied.version == replica.version == target
+                assert same(live, states[target])
+            replica.verify()
+        assert places == {name: tensor.data_ptr() for name, tensor in live.items()}
+
+
+def test_staging_goes_on_from_what_is_staged(line):
+    repo, versions = line
+    first, *_, last = versions
+    live = copied(versions[first])
+    with repo.replica(live, at=first) as replica:
+        for version in versions:
+            nbytes = replica.stage(version).wait()
+            assert nbytes <= repo.version(version).stored_bytes  # one step, not all from the start
+            assert same(live, versions[first])
+        replica.stage("main~2").wait()
+        replica.stage("main").wait()
+        assert replica.state == "staged"
+        replica.apply()
+        assert same(live, versions[last])
+        assert [span.version for span in replica.history] == [first, last]
+
+
+def test_at_none_finds_the_version(line):
+    repo, versions = line
+    for version, state in versions.items():
+        with repo.replica(copied(state)) as replica:
+            assert replica.version == version
+    with pytest.raises(UnknownRef, match="no version"):
+        repo.replica(stepped(versions[version], 99))
+
+
+def test_live_tensors_that_are_another_version_are_refused(line):
+    repo, versions = line
+    with pytest.raises(WrongWeights) as caught:
+        repo.replica(copied(next(iter(versions.values()))), at="main")
+    assert set(caught.value.tensors) <= versions[caught.value.version].keys()
+    assert caught.value.tensors
+
+
+def test_an_apply_without_a_stage_and_a_second_one_are_refused(line):
+    repo, versions = line
+    live = copied(versions[repo.resolve("main")])
+    with repo.replica(live, at="main") as replica:
+        with pytest.raises(NothingStaged):
+            replica.apply()
+        replica.move("main~1")
+        with pytest.raises(NothingStaged):
+            replica.apply()
+        assert same(live, versions[replica.version])
+
+
+def test_a_foreign_write_to_a_lane_that_changes_is_noticed_by_apply_and_nothing_is_written(line):
+    repo, versions = line
+    start, target = repo.resolve("main~1"), repo.resolve("main")
+    live = copied(versions[start])
+    with repo.replica(live, at=start) as replica:
+        replica.stage(target).wait()
+        changed = (
+            versions[start]["weight"].view(torch.int16) != versions[target]["weight"].view(torch.int16)
+        ).nonzero()
+        live["weight"][tuple(changed[-1])] = 1.5
+        before = copied(live)
+        with pytest.raises(ForeignWrite) as caught:
+            replica.apply()
+        assert caught.value.tensors == ("weight",)
+        assert same(live, before)
+        assert replica.state == "unusable"
+        with pytest.raises(ReplicaUnusable):
+            replica.stage("main")
+        with pytest.raises(ReplicaUnusable), replica.reading():
+            pass
+        live["weight"].copy_(versions[start]["weight"])
+        replica.verify()
+        replica.move(target)
+        assert same(live, versions[target])
+
+
+def test_any_foreign_write_is_noticed_by_verify_and_a_long_move_makes_good(line):
+    repo, versions = line
+    live = copied(versions[repo.resolve("main")])
+    with repo.replica(live, at="main") as replica:
+        live["embed"].view(torch.int16)[17, 5] ^= 1
+        with pytest.raises(WrongWeights) as caught:
+            replica.verify()
+        assert caught.value.tensors == ("embed",)
+        with pytest.raises(ReplicaUnusable):
+            replica.move("main")
+        replica.move("main~2", allow_long_pause=True)
+        assert same(live, versions[repo.resolve("main~2")])
+        assert replica.state == "serving"
+
+
+def test_a_change_larger_than_the_arena_is_refused_with_a_size_that_is_enough(line):
+    repo, versions = line
+    first, *_, last = versions
+    live = copied(versions[first])
+    with repo.replica(live, at=first, staging_bytes=2000) as replica:
+        with pytest.raises(StagingTooSmall) as caught:
+            replica.move(last)
+        assert same(live, versions[first])
+        assert replica.state == "serving"
+        replica.move(last, allow_long_pause=True)
+        assert same(live, versions[last])
+    live = copied(versions[first])
+    with repo.replica(live, at=first, staging_bytes=caught.value.needs) as replica:
+        replica.move(last)
+        assert same(live, versions[last])
+
+
+def test_a_cancelled_stage_leaves_nothing_staged(line):
+    repo, versions = line
+    live = copied(versions[repo.resolve("main")])
+    with repo.replica(live, at="main") as replica:
+        with replica.reading():
+            replica.stage("main~1").wait()
+            waiting = threading.Thread(target=replica.apply)  # keeps the replica's thread until we stop reading
+            waiting.start()
+            while replica.state == "staged":
+                time.sleep(0.001)
+            staged = replica.stage("main~3")
+            staged.cancel()
+        waiting.join()
+        with pytest.raises(StageCancelled):
+            staged.wait()
+        assert replica.state == "serving"
+        assert same(live, versions[repo.resolve("main~1")])
+        replica.move("main~3")
+        assert same(live, versions[repo.resolve("main~3")])
+
+
+def test_a_version_with_other_tensors_is_refused_by_name(line):
+    repo, versions = line
+    state = copied(versions[repo.resolve("main")]) | {"more": torch.ones(3)}
+    repo.branch("other")
+    repo.commit(state, "other")
+    with repo.replica(copied(versions[repo.resolve("main")]), at="main") as replica:
+        with pytest.raises(LayoutMismatch, match="more"):
+            replica.move("other")
+        assert replica.state == "serving"
+
+
+def test_a_closed_replica_takes_no_calls(line):
+    repo, versions = line
+    replica = repo.replica(copied(versions[repo.resolve("main")]), at="main")
+    replica.close()
+    replica.close()
+    for call in (replica.verify, lambda: replica.stage("main"), lambda: replica.move("main")):
+        with pytest.raises(ReplicaClosed):
+            call()
