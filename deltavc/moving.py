@@ -7,13 +7,14 @@ from deltavc.access import Access
 from deltavc.base import Base
 from deltavc.errors import WrongWeights
 from deltavc.lineage.plan import plan
+from deltavc.lineage.replan import replanning
 from deltavc.reader import fingerprint
 from deltavc.snapshots import Trail
 from deltavc.timings import Timings
 
 
-def move_base(access: Access, base: Base, version: str | None) -> None:
-    """Bring the base to a version's weights (None: to nothing).
+def move_base(access: Access, base: Base, version: str | None) -> int:
+    """Bring the base to a version's weights (None: to nothing). Returns the bytes of the frames on its way.
 
     If it fails on the way the base is lost, and the next move starts from nothing.
 
@@ -21,14 +22,26 @@ def move_base(access: Access, base: Base, version: str | None) -> None:
         CorruptObject, MissingObject, NoPath: the weights cannot be reached.
         WrongWeights: they were reached and are not those of the version.
     """
+    return replanning(access.index, lambda: _move_base(access, base, version))
+
+
+def trail_to(access: Access, version: str | None) -> Trail:
+    """The trail from the last snapshot to a version. Raises NoPath."""
+    if version is None:
+        return Trail()
+    steps = replanning(access.index, lambda: plan(access.index, version, forward_only=True))
+    return Trail.along(steps, {step.edge.layout: access.objects.layout(step.edge.layout) for step in steps.steps})
+
+
+def _move_base(access: Access, base: Base, version: str | None) -> int:
     if base.lost:
         base.clear()
         base.lost = False
     if base.version == version:
-        return
+        return 0
     if version is None:
         base.clear()
-        return
+        return 0
     record = access.index.version(version).record
     found = plan(access.index, version, held=[base.version] if base.version else [])
     if found.start is None:
@@ -42,11 +55,4 @@ def move_base(access: Access, base: Base, version: str | None) -> None:
         raise WrongWeights(version, ())
     base.version, base.layout, base.fingerprints = version, layout, values
     base.lost = False
-
-
-def trail_to(access: Access, version: str | None) -> Trail:
-    """The trail from the last snapshot to a version."""
-    if version is None:
-        return Trail()
-    steps = plan(access.index, version, forward_only=True)
-    return Trail.along(steps, {step.edge.layout: access.objects.layout(step.edge.layout) for step in steps.steps})
+    return found.nbytes
