@@ -3,7 +3,7 @@
     DeltavcError
     ├── NotARepository  RepositoryExists  FormatUnsupported
     ├── RefError ── UnknownRef  AmbiguousRef  BadRefName
-    ├── Conflict ── BranchMoved  RefExists
+    ├── Conflict ── BranchMoved  RefExists  DirectoryInUse
     ├── InputError ── BadState  UnsupportedDtype  LayoutMismatch  BadCheckpoint  BadMetadata  UnknownCodec
     ├── Corruption ── CorruptObject  MissingObject  BadPayload  WrongWeights  EncodeMismatch
     ├── StoreError ── ObjectMissing  StoreDenied  StoreUnavailable  StoreFull  StoreUnfit
@@ -40,6 +40,7 @@ __all__ = [
     "DatabaseNeeded",
     "DatabaseUnavailable",
     "DeltavcError",
+    "DirectoryInUse",
     "EncodeMismatch",
     "ForeignWrite",
     "FormatUnsupported",
@@ -230,6 +231,20 @@ class RefExists(Conflict):
 
     def __str__(self) -> str:
         return f"{self.what} {self.name!r} exists already, at {self.at}"
+
+
+@dataclass(eq=False)
+class DirectoryInUse(Conflict):
+    """Another process keeps this directory at a version."""
+
+    path: str
+    holder: str
+
+    kind = "directory_in_use"
+    hint = "Follow into another directory, or stop the process that follows into this one."
+
+    def __str__(self) -> str:
+        return f"{self.path} is kept at a version by {self.holder} already"
 
 
 # --- input ---
