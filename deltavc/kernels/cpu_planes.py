@@ -1,4 +1,4 @@
-"""Lanes split into byte planes and put together again.
+"""Lanes split into byte planes and put together again, and what planes would take.
 
 Whole planes are passed over one after another, so that every loop runs in wide registers.
 """
@@ -67,6 +67,33 @@ def from_rotated_planes(planes: Any, lanes: Any) -> None:
         block = lanes[first : first + _BLOCK]
         for i in range(block.size):
             block[i] = np.int64((words[i] >> _U1) | ((words[i] & _U1) << top))
+
+
+@kernel
+def entropy_nbits(plane: Any) -> Any:
+    """How many different bytes there are in a plane, and its order-0 entropy in bits.
+
+    Args:
+        plane: uint8, shape (n,), n >= 1.
+    """
+    # Four tables, so that equal bytes in a row do not wait for each other's count.
+    tables = np.zeros((4, 256), np.int32)
+    whole = plane.size // 4 * 4
+    for i in range(0, whole, 4):
+        tables[0, plane[i]] += 1
+        tables[1, plane[i + 1]] += 1
+        tables[2, plane[i + 2]] += 1
+        tables[3, plane[i + 3]] += 1
+    for i in range(whole, plane.size):
+        tables[0, plane[i]] += 1
+    symbols = 0
+    nbits = plane.size * np.log2(plane.size)
+    for byte in range(256):
+        count = tables[0, byte] + tables[1, byte] + tables[2, byte] + tables[3, byte]
+        if count > 0:
+            symbols += 1
+            nbits -= count * np.log2(count)
+    return symbols, nbits
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Which codec: each is tried on a few thousand lanes of the change.
+"""Which codec: each is tried on a few thousand lanes of the change, unless their entropy settles it.
 
 A sparse change is sampled as the dense one it stands for, so that a change gets the same codec in either form.
 """
@@ -9,12 +9,17 @@ import numpy as np
 import torch
 
 from deltavc.change import Change, Dense, Sparse
-from deltavc.delta.codecs.planes import Lanes, Planes, sample, sample_starts
-from deltavc.delta.codecs.sparse import SparseGaps
+from deltavc.delta.codecs.planes import SAMPLE_LANES, Lanes, Planes, best_split, dense_lanes, sample, sample_starts
+from deltavc.delta.codecs.sparse import SparseGaps, signs_nbits
 
-_SAMPLE = 16384
 _SURELY_SPARSE = 0.05
 """Below this density planes, at a bit a lane or nearly, never win."""
+
+_SURELY_DENSE = 0.97
+"""Above this density planes of the lanes that are not zero save less than `_ADVANTAGE` over planes of all."""
+
+_FEW = 1024
+"""Lanes that tell whether values are wide: whether one by one they would take more than as they are."""
 
 _ADVANTAGE = 0.97
 """What another codec has to save before it is taken: sparse takes more memory than planes, and planes more time
@@ -33,23 +38,36 @@ def choose(change: Change, num_lanes: int) -> str:
         return "sparse" if changed * (lane_bytes + 1) < num_lanes * lane_bytes else "raw"
     if isinstance(change, Sparse) and change.num_changes < _SURELY_SPARSE * num_lanes:
         return "sparse"
-    lanes = sample(change.values.numpy(), _SAMPLE) if isinstance(change, Dense) else _dense_sample(change, num_lanes)
+    lanes = (
+        _dense_sample(change, num_lanes) if isinstance(change, Sparse) else sample(dense_lanes(change), SAMPLE_LANES)
+    )
+    pointless = _sparse_is_pointless(lanes)
+    if pointless and best_split(lanes)[1] < 8 * _ADVANTAGE * lanes.nbytes:
+        return "planes"  # as good as every snapshot, and trying takes ten times as long
+    name, best = "raw", float(lanes.nbytes)
+    tried = len(Planes().encode(Dense("add", torch.from_numpy(lanes)), lanes.size))
+    if tried < _ADVANTAGE * best:
+        name, best = "planes", tried
+    if pointless:
+        return name
     positions = np.flatnonzero(lanes)
     few = Sparse("add", torch.from_numpy(positions), torch.from_numpy(lanes[positions]))
-    name, best = "raw", float(lanes.nbytes)
-    for other, nbytes in (
-        ("planes", len(Planes().encode(Dense("add", torch.from_numpy(lanes)), lanes.size))),
-        ("sparse", len(SparseGaps().encode(few, lanes.size))),
-    ):
-        if nbytes < _ADVANTAGE * best:
-            name, best = other, nbytes
-    return name
+    return "sparse" if len(SparseGaps().encode(few, lanes.size)) < _ADVANTAGE * best else name
+
+
+def _sparse_is_pointless(lanes: Lanes) -> bool:
+    """Whether sparse would write nearly as many values as planes, and in planes too."""
+    if np.count_nonzero(lanes) <= _SURELY_DENSE * lanes.size:
+        return False
+    few = sample(lanes, _FEW)
+    few = few[few != 0]
+    return bool(signs_nbits(few) > 8 * few.nbytes)
 
 
 def _dense_sample(change: Sparse, num_lanes: int) -> Lanes:
     """What `sample` would take of the dense change."""
     positions, values = change.positions.numpy(), change.values.numpy()
-    starts, length = sample_starts(num_lanes, _SAMPLE)
+    starts, length = sample_starts(num_lanes, SAMPLE_LANES)
     lanes = np.zeros(len(starts) * length, values.dtype)
     for number, start in enumerate(starts):
         first, end = np.searchsorted(positions, (start, start + length))

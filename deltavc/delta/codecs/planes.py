@@ -34,7 +34,7 @@ PLAIN, ZIGZAG, ROTATED = 0, 1, 2
 _STORED, _ZSTD = 0, 1
 _ENTRY = struct.Struct("<BI")
 
-_SAMPLE_LANES = 16384
+SAMPLE_LANES = 16384
 _SAMPLE_BYTES = 65536
 _PIECES = 4
 _FEW = 64
@@ -73,7 +73,7 @@ class Planes:
     def encode(self, change: Change, num_lanes: int) -> bytes:
         """Write a dense change; a sample of it decides how it is split and how each plane is coded."""
         lanes = dense_lanes(change)
-        return pack_lanes(lanes, best_split(sample(lanes, _SAMPLE_LANES)))
+        return pack_lanes(lanes, best_split(sample(lanes, SAMPLE_LANES))[0])
 
     def decode(self, payload: Buffer, header: FrameHeader) -> Change:
         """Read a dense change. Raises BadPayload."""
@@ -138,26 +138,24 @@ def _join_lanes(planes: Bytes, split: int) -> Lanes:
     return lanes
 
 
-def best_split(lanes: Lanes) -> int:
-    """The split whose planes have the least entropy on these lanes."""
-    if lanes.itemsize == 1 or lanes.size < _FEW:
-        return PLAIN  # one plane has the same entropy, however its bytes are named; few are stored as they are
-    return min((PLAIN, ZIGZAG, ROTATED), key=lambda split: planes_nbits(split_lanes(lanes, split)))
+def best_split(lanes: Lanes) -> tuple[int, float]:
+    """The split whose planes have the least entropy on these lanes, and the bits that `pack_lanes` takes for them.
 
-
-def planes_nbits(planes: Bytes) -> float:
-    """An estimate of the bits that `pack_lanes` takes for these planes, Huffman-coded or stored, and its table."""
-    return 8 * (1 + len(planes) * _ENTRY.size) + sum(_plane_nbits(plane) for plane in planes)
+    The bits are an estimate, as if every plane were Huffman-coded or stored.
+    """
+    # One plane has the same entropy, however its bytes are named; few are stored as they are.
+    splits = (PLAIN,) if lanes.itemsize == 1 or lanes.size < _FEW else (PLAIN, ZIGZAG, ROTATED)
+    estimates = ((split, sum(map(_plane_nbits, split_lanes(lanes, split)))) for split in splits)
+    split, nbits = min(estimates, key=lambda estimate: estimate[1])
+    return split, 8 * (1 + lanes.itemsize * _ENTRY.size) + nbits
 
 
 def _plane_nbits(plane: Bytes) -> float:
-    counts = np.bincount(plane)
-    counts = counts[counts > 0]
-    if counts.size == 1:
+    symbols, entropy = cpu_planes.entropy_nbits(plane)
+    if symbols == 1:
         return 80.0
-    entropy = plane.size * np.log2(plane.size) - (counts * np.log2(counts)).sum()
     # No byte takes less than a bit; the code itself is described in about 4 bits a symbol.
-    return float(min(8 * plane.size, max(entropy, plane.size) + 4 * counts.size + 80))
+    return float(min(8 * plane.size, max(entropy, plane.size) + 4 * symbols + 80))
 
 
 def sample(values: Lanes, size: int) -> Lanes:

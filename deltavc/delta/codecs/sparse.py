@@ -25,7 +25,7 @@ import torch
 
 from deltavc.change import Change, Operation, Sparse
 from deltavc.delta.codecs.base import Buffer, FrameHeader, Kind
-from deltavc.delta.codecs.planes import Lanes, best_split, pack_lanes, planes_nbits, sample, split_lanes, unpack_lanes
+from deltavc.delta.codecs.planes import Lanes, best_split, pack_lanes, sample, unpack_lanes
 from deltavc.errors import BadPayload
 from deltavc.kernels import cpu_bits
 
@@ -55,10 +55,10 @@ class SparseGaps:
         ks = _ks(positions)
         nbits = cpu_bits.plan_gaps(positions, _width(num_lanes), ks)
         exceptions = np.flatnonzero((values != 1) & (values != -1))
-        if exceptions.size > _FEW * values.size and _prefer_planes(piece := sample(values, _SAMPLE)):
+        if exceptions.size > _FEW * values.size and (split := _split_if_smaller(sample(values, _SAMPLE))) is not None:
             words = _words(nbits)
             cpu_bits.write_gaps(words, 0, positions, _width(num_lanes), ks)
-            return b"".join((bytes((_PLANES,)), _bytes(words, nbits), pack_lanes(values, best_split(piece))))
+            return b"".join((bytes((_PLANES,)), _bytes(words, nbits), pack_lanes(values, split)))
         exception_ks, width = _ks(exceptions), _width(values.size)
         nbits += values.size + cpu_bits.plan_gaps(exceptions, width, exception_ks)
         nbits += cpu_bits.plan_magnitudes(values, exceptions)
@@ -136,18 +136,17 @@ def _check_end(words: Words, bit: int) -> None:
         raise BadPayload("a bit string that is not padded with zeros")
 
 
-def _prefer_planes(values: Lanes) -> bool:
-    return _planes_nbits(values) < _signs_nbits(values)
+def _split_if_smaller(values: Lanes) -> int | None:
+    """How to split these values, if planes of them take less than signs and exceptions."""
+    split, nbits = best_split(values)
+    return split if nbits < signs_nbits(values) else None
 
 
-def _signs_nbits(values: Lanes) -> float:
+def signs_nbits(values: Lanes) -> float:
+    """An estimate of the bits that values (none of them zero) take as signs and exceptions."""
     exceptions = np.flatnonzero((values != 1) & (values != -1))
     gaps = exceptions.size * (1.5 + np.log2(values.size / max(exceptions.size, 1)))
     return float(values.size + gaps + cpu_bits.plan_magnitudes(values, exceptions))
-
-
-def _planes_nbits(values: Lanes) -> float:
-    return planes_nbits(split_lanes(values, best_split(values)))
 
 
 def _width(count: int) -> int:
