@@ -315,7 +315,7 @@ class Repo(Lookup):
     def close(self) -> None:
         """Let go of threads and database connections."""
         self._transfers.close()
-        self._index.engine.dispose()
+        self._index.close()
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import CTE, Connection, Select, bindparam, case, literal, select
 
+from deltavc.errors import UnknownRef
 from deltavc.lineage.database import chunks
 from deltavc.lineage.tables import metrics, parents, versions
 
@@ -28,10 +29,12 @@ class Place(NamedTuple):
     depth: int
 
 
-def place(db: Connection, version: str) -> Place | None:
-    """Where a version is, by its id; None if the database does not know it."""
+def known_place(db: Connection, version: str) -> Place:
+    """Where a version is, by its id. Raises UnknownRef."""
     row = db.execute(select(versions.c.pk, versions.c.depth).where(versions.c.id == version)).one_or_none()
-    return None if row is None else Place(*row)
+    if row is None:
+        raise UnknownRef(version, "no version has this id")
+    return Place(*row)
 
 
 def ids_of(db: Connection, pks: Iterable[int]) -> dict[int, str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select
 
-from deltavc.errors import UnknownRef
 from deltavc.layout import Layout
 from deltavc.lineage import graph, info
-from deltavc.lineage.database import reading
+from deltavc.lineage.database import reading, redact
 from deltavc.lineage.info import VersionInfo
 from deltavc.lineage.names import BRANCHES, TAGS
+from deltavc.lineage.plan import Surroundings
 from deltavc.lineage.records import EdgeRecord, RefEntry
+from deltavc.lineage.surroundings import IndexedSurroundings
 from deltavc.lineage.tables import edges, layouts, metrics, packs, ref_entries, refs, versions
 
 _old = versions.alias("old_version")
@@ -41,7 +43,27 @@ class History:
     """Reads the database. Versions go by id, refs by full name."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self._engine = engine
+
+    @property
+    def engine(self) -> Engine:
+        """The database."""
+        return self._engine
+
+    @property
+    def place(self) -> str | None:
+        """Where the database is, without a password."""
+        return redact(self._engine)
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self._engine.dispose()
+
+    @contextmanager
+    def surroundings(self, forward_only: bool) -> Iterator[Surroundings]:
+        """What a plan asks about the edges around a version; with `forward_only` in their own direction alone."""
+        with reading(self._engine) as db:
+            yield IndexedSurroundings(db, forward_only)
 
     def version(self, version: str) -> VersionInfo:
         """Raises UnknownRef."""
@@ -50,7 +72,7 @@ class History:
     def versions(self, ids: Sequence[str]) -> list[VersionInfo]:
         """Several at once, in the order given. Raises UnknownRef."""
         with reading(self.engine) as db:
-            return info.load(db, [known_place(db, version).pk for version in ids])
+            return info.load(db, [graph.known_place(db, version).pk for version in ids])
 
     def starting_with(self, prefix: str, limit: int = 20) -> list[str]:
         """Ids of versions that start with these hex digits, in order."""
@@ -123,20 +145,20 @@ class History:
         with reading(self.engine) as db:
             if starts is None:
                 return info.load(db, graph.latest(db, limit))
-            from_, without = ([known_place(db, version).pk for version in ids] for ids in (starts, exclude))
+            from_, without = ([graph.known_place(db, version).pk for version in ids] for ids in (starts, exclude))
             return info.load(db, list(islice(graph.newest_first(db, from_, without, first_parent), limit)))
 
     def ancestor(self, version: str, steps: int) -> str | None:
         """The version `steps` back along first parents, or None when there are fewer. Raises UnknownRef."""
         with reading(self.engine) as db:
-            start = known_place(db, version)
+            start = graph.known_place(db, version)
             found = graph.ancestor(db, start.pk, start.depth - steps) if 0 <= steps <= start.depth else None
             return None if found is None else graph.ids_of(db, [found])[found]
 
     def with_step(self, head: str, step: int) -> list[str]:
         """Versions with this step on the first-parent history of `head`, newest first. Raises UnknownRef."""
         with reading(self.engine) as db:
-            found = graph.with_step(db, known_place(db, head), step)
+            found = graph.with_step(db, graph.known_place(db, head), step)
             ids = graph.ids_of(db, found)
             return [ids[pk] for pk in found]
 
@@ -146,7 +168,7 @@ class History:
         NaN and infinities do not count. None when no version there has the metric. Raises UnknownRef.
         """
         with reading(self.engine) as db:
-            found = graph.extreme(db, known_place(db, head), metric, highest)
+            found = graph.extreme(db, graph.known_place(db, head), metric, highest)
             return None if found is None else graph.ids_of(db, [found])[found]
 
     def metric_names(self) -> list[str]:
@@ -178,14 +200,6 @@ class History:
         with reading(self.engine) as db:
             found = db.execute(wanted.where(refs.c.name.like(f"{kind}%"))).all()
         return {name.removeprefix(kind): version for name, version in sorted(found)}
-
-
-def known_place(db: Connection, version: str) -> graph.Place:
-    """Where a version is in the graph. Raises UnknownRef."""
-    found = graph.place(db, version)
-    if found is None:
-        raise UnknownRef(version, "no version has this id")
-    return found
 
 
 def last_entry(db: Connection, ref: str) -> RefEntry | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
@@ -230,7 +230,7 @@ class LocalStore:
             else:
                 yield entry
 
-    def _entries(self, directory: str) -> list[os.DirEntry[str]]:
+    def _entries(self, directory: str) -> Sequence[os.DirEntry[str]]:
         try:
             with os.scandir(directory) as entries:
                 return list(entries)
