@@ -19,6 +19,7 @@ from deltavc.errors import DeltavcError
 if TYPE_CHECKING:
     from deltavc import bindings
     from deltavc.diff import Diff, TensorDiff
+    from deltavc.following import Follower, Moved
     from deltavc.opening import init
     from deltavc.opening import open_repository as open
     from deltavc.reader import Checkout
@@ -38,6 +39,8 @@ __all__ = [
     "Checkout",
     "DeltavcError",
     "Diff",
+    "Follower",
+    "Moved",
     "Replica",
     "Repo",
     "Shard",
@@ -53,6 +56,8 @@ __all__ = [
 _HOMES: dict[str, tuple[str, str | None]] = {
     "Checkout": ("deltavc.reader", "Checkout"),
     "Diff": ("deltavc.diff", "Diff"),
+    "Follower": ("deltavc.following", "Follower"),
+    "Moved": ("deltavc.following", "Moved"),
     "Applied": ("deltavc.replica", "Applied"),
     "Replica": ("deltavc.replica", "Replica"),
     "Repo": ("deltavc.repo", "Repo"),

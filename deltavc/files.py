@@ -74,7 +74,7 @@ class Files:
             if before.st_size <= IN_MEMORY:
                 self._take_bytes(name, path.read_bytes(), parent)
                 return
-            ref = self._keep(name, _digest(path), before.st_size, parent)
+            ref = self._keep(name, digest(path), before.st_size, parent)
             if ref is None:
                 return
             with self._timings.stage("upload"):
@@ -155,7 +155,8 @@ def check_file_name(name: object) -> None:
         raise BadMetadata(f"files[{name[:80]!r}]", "names of weight files are taken by the weights themselves")
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The BLAKE3 of a file, read in bounded memory; a `FileRef.id` begins with it. Raises OSError."""
     hasher = blake3()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from deltavc.bindings import Bindings
     from deltavc.committer import OnBusy
     from deltavc.diff import Diff
+    from deltavc.following import Follower
+    from deltavc.following import Keep as FollowerKeep
     from deltavc.reader import Checkout
     from deltavc.replica import Applied, Replica
     from deltavc.weights.state import State
@@ -245,6 +247,34 @@ class Repo(Lookup):
             streams=streams,
             on_apply=on_apply,
         )
+
+    def follow(
+        self,
+        ref: str,
+        directory: str | Path,
+        *,
+        every: float = 2.0,
+        keep: FollowerKeep = "host",
+        memory: int = DEFAULT_MEMORY,
+    ) -> Follower:
+        """Keep a directory of .safetensors files at the newest version of a ref, for engines that reload from disk.
+
+        Nothing is moved yet: iterate over what this returns, or call its `move`.
+
+        Args:
+            directory: new, empty, or one that was followed into before. Only this process may write to it meanwhile.
+            every: seconds from one look at the ref to the next.
+            keep: where the last version's lanes are kept: "host", in main memory, or "disk", in temporary files.
+            memory: bytes that a move may take beyond them.
+
+        Raises:
+            BadCheckpoint: the directory holds files of others, or a version of another repository.
+            DirectoryInUse: another process follows into it.
+            StoreDenied, StoreFull: it may not be written to, or its disk is full.
+        """
+        from deltavc.following import Follower
+
+        return Follower(self._access(memory), self.id, ref, directory, every=every, keep=keep)
 
     def read_file(self, ref: str, name: str) -> bytes:
         """A file that is kept with a version (`files=` of its commit), checked.
