@@ -15,12 +15,16 @@ class Applied:
 
     version: the id of the version the replica is at now. pause_seconds: how long nobody could read.
     changed_lanes: lanes that were written. timings: seconds within the pause by stage: fence, swap, hook.
+    nbytes: bytes of frames that were fetched for it. stage_seconds: how long staging took, beside serving; 0 for a long
+    pause. Where staging went on from a version that was staged and not applied, they count what was staged for both.
     """
 
     version: str
     pause_seconds: float
     changed_lanes: int
     timings: Mapping[str, float]
+    nbytes: int = 0
+    stage_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

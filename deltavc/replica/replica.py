@@ -71,12 +71,14 @@ class _Position:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A version that is staged and proven."""
+    """A version that is staged and proven. nbytes, seconds: what that took, in all where it went on from another."""
 
     staged: Staged
     shares: Mapping[str, int]
     swaps: Sequence[Swap]
     num_lanes: int
+    nbytes: int
+    seconds: float
 
     @property
     def version(self) -> str:
@@ -281,10 +283,13 @@ class Replica:
             raise
 
     def _prepare(self, staged: Staged, ready: _Ready | None) -> int:
+        begin = time.perf_counter()
         record = self._record(staged.version)
         way = self._plan(staged.version, [self.version] if ready is None else [self.version, ready.version])
         before: Mapping[str, int] = self._position.shares
-        if ready is None or way.start != ready.version:
+        if ready is not None and way.start != ready.version:
+            ready = None
+        if ready is None:
             self._staging.clear()
         self._staging.cancelled = staged.cancelled
         timings = Timings("fetch", "decode", "gather")
@@ -299,7 +304,9 @@ class Replica:
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()
         log.info("staged %s: %d edges, %d bytes, %s", record.id[:12], len(legs), nbytes, timings.as_dict())
-        self._ready = _Ready(staged, after, swaps, self._staging.num_lanes)
+        seconds = time.perf_counter() - begin
+        in_all = (nbytes, seconds) if ready is None else (nbytes + ready.nbytes, seconds + ready.seconds)
+        self._ready = _Ready(staged, after, swaps, self._staging.num_lanes, *in_all)
         return nbytes
 
     def _plan(self, version: str, held: Sequence[str]) -> Plan:
@@ -356,22 +363,26 @@ class Replica:
             self._journal = None
             self._broken = f"others wrote to {', '.join(foreign)}"
             raise ForeignWrite(self.version, foreign)
-        applied = Applied(ready.version, time.perf_counter() - begin, ready.num_lanes, timings.as_dict())
+        paused = time.perf_counter() - begin
+        applied = Applied(
+            ready.version, paused, ready.num_lanes, timings.as_dict(), nbytes=ready.nbytes, stage_seconds=ready.seconds
+        )
         if self._on_apply is not None:
             with timings.stage("hook"):
-                self._tell(applied, ready)
-            applied = Applied(ready.version, time.perf_counter() - begin, ready.num_lanes, timings.as_dict())
+                self._tell(applied)
+            paused = time.perf_counter() - begin
+            applied = replace(applied, pause_seconds=paused, timings=timings.as_dict())
         self._take(target)
         return applied
 
-    def _tell(self, applied: Applied, ready: _Ready) -> None:
+    def _tell(self, applied: Applied) -> None:
         """Run on_apply; if it fails, bring the old values back and run it for those."""
         assert self._on_apply is not None
         try:
             self._on_apply(applied)
         except BaseException as error:
             self._undo()
-            old = Applied(self.version, applied.pause_seconds, ready.num_lanes, applied.timings)
+            old = replace(applied, version=self.version)
             try:
                 self._on_apply(old)
             except BaseException as again:
@@ -433,7 +444,8 @@ class Replica:
         self._ready = self._staged = None
         self._staging.clear()
         timings = Timings("fetch", "decode", "apply", "hook")
-        legs = walk.legs(self._plan(version, held), self._access.objects, self._router.names)
+        way = self._plan(version, held)
+        legs = walk.legs(way, self._access.objects, self._router.names)
         try:
             self._gate.close()
             begin = time.perf_counter()
@@ -443,7 +455,8 @@ class Replica:
             found = shares(self._bound)
             self._prove(record, found)
             num_lanes = sum(leg.step.edge.changes for leg in legs)
-            applied = Applied(version, time.perf_counter() - begin, num_lanes, timings.as_dict())
+            paused = time.perf_counter() - begin
+            applied = Applied(version, paused, num_lanes, timings.as_dict(), nbytes=way.nbytes)
             if self._on_apply is not None:
                 self._on_apply(applied)
             self._take(_Position(version, found, _span(version)))
