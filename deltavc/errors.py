@@ -291,7 +291,10 @@ class LayoutMismatch(InputError):
     reason: str
 
     kind = "layout_mismatch"
-    hint = "Check out without into=, or make the tensors match; `deltavc show REF --tensors` lists them."
+    hint = (
+        "Make the tensors match (`deltavc show REF --tensors` lists them), check out without into=, or give a replica "
+        "bindings= and ignore=."
+    )
 
     def __str__(self) -> str:
         return f"tensor {self.tensor!r} {self.reason}"

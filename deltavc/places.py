@@ -19,7 +19,7 @@ from deltavc.lanes import dtype_name
 from deltavc.layout import TensorSpec
 from deltavc.regions import Region, meeting
 from deltavc.shard import Shard
-from deltavc.weights.describe import check_tensor
+from deltavc.weights.describe import CASTABLE, check_tensor
 
 StorageId = tuple[torch.device, int]
 """A storage: its device and its address there."""
@@ -134,10 +134,13 @@ def _check_storage(spec: TensorSpec, view: Tensor, storages: Set[StorageId]) -> 
 def _place(spec: TensorSpec, view: Tensor, global_shape: tuple[int, ...], offsets: tuple[int, ...]) -> Place:
     dtype = dtype_name(view.dtype, spec.name)
     if dtype != spec.dtype:
+        instead = (
+            f"with dtype={dtype!r}" if {dtype, spec.dtype} <= CASTABLE else "the values that the live state is to hold"
+        )
         raise LayoutMismatch(
             spec.name,
             f"is {dtype} in the live state, {spec.dtype} in the version; a cast does not commute with changes of bits, "
-            f"so it cannot be made on the way: commit with dtype={dtype!r}",
+            f"so it cannot be made on the way: commit {instead}",
         )
     if global_shape != spec.shape:
         has, needs = list(global_shape), list(spec.shape)

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from deltavc.change import Box
 from deltavc.errors import BadState
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +22,7 @@ class Shard:
     global_shape: of the whole tensor, in elements. offsets: where the box begins, in elements, one a dimension.
 
     Raises:
-        BadState: the numbers of dimensions differ, or the box does not lie in the whole tensor.
+        BadState: no tensor; the numbers of dimensions differ; or the box does not lie in the whole tensor.
     """
 
     tensor: Tensor
@@ -32,6 +30,8 @@ class Shard:
     offsets: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tensor, Tensor):
+            raise BadState(f"a shard is of a tensor, not of a {type(self.tensor).__name__}")
         object.__setattr__(self, "global_shape", tuple(map(operator.index, self.global_shape)))
         object.__setattr__(self, "offsets", tuple(map(operator.index, self.offsets)))
         shape = tuple(self.tensor.shape)

@@ -1,5 +1,8 @@
 """Bindings that leave a lane without a place, or a place with two lanes, are refused by name, with the way out."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -24,6 +27,10 @@ def test_another_dtype_is_refused_with_the_reason_and_the_way_out():
         r"'w' is bfloat16 .* a cast does not commute .* dtype='bfloat16'",
         {"w": torch.zeros(4, 6).bfloat16()},
     )
+
+
+def test_a_quantised_copy_is_refused_with_another_way_out():
+    refused(LayoutMismatch, "commit the values that the live state is to hold", {"w": torch.zeros(4, 6).char()})
 
 
 def test_another_shape_is_refused_unless_it_is_given_as_a_shard():
@@ -111,6 +118,30 @@ def test_a_live_dtype_without_lanes_is_refused_unless_it_is_ignored():
     assert bind(live, describe(CHECKPOINT), ignore=["ext*"]).whole == {"b", "w"}
 
 
+def test_a_dtensor_is_refused_and_its_local_tensor_is_bound_as_a_shard(tmp_path):
+    code = f"""
+import torch, torch.distributed as dist
+from torch.distributed.tensor import distribute_tensor, init_device_mesh, Shard
+from deltavc.bindings import bind, sharded
+from deltavc.errors import BadState
+from deltavc.weights.describe import describe
+dist.init_process_group("gloo", init_method="file://{tmp_path}/group", rank=0, world_size=1)
+weight = torch.nn.Parameter(distribute_tensor(torch.ones(4, 2), init_device_mesh("cpu", (1,)), [Shard(0)]))
+layout = describe({{"w": torch.ones(4, 2)}})
+try:
+    bind({{"w": weight}}, layout)
+except BadState as error:
+    print(error)
+print(bind({{"w": weight.to_local()}}, layout, {{"w": sharded(weight.to_local(), (4, 2), 0, 0, 1)}}).whole)
+dist.destroy_process_group()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "tensor 'w' is a DTensor: give its to_local() as live tensor, and bind that as a deltavc.Shard",
+        "frozenset({'w'})",
+    ]
+
+
 @pytest.mark.parametrize("value", [None, [], "w", 3, [torch.zeros(4, 6)], {"w": 1}])
 def test_a_binding_is_a_tensor_a_shard_or_shards(value):
     refused(BadState, "'w' is bound to something that is not a tensor", bound_to={"w": value})
@@ -157,6 +188,11 @@ def test_a_refused_binding_leaves_live_tensors_as_they_were():
 def test_a_shard_lies_in_its_tensor(shape, global_shape, offsets, message):
     with pytest.raises(BadState, match=message):
         Shard(torch.zeros(shape), global_shape, offsets)
+
+
+def test_a_shard_is_of_a_tensor():
+    with pytest.raises(BadState, match="not of a list"):
+        Shard([1.0], (1,), (0,))
 
 
 @pytest.mark.parametrize(
