@@ -14,6 +14,9 @@ from deltavc.errors import BadRefName
 
 BRANCHES = "branches/"
 TAGS = "tags/"
+SETTINGS = "settings"
+"""Full name of the ref that the repository's settings move along."""
+
 MAX_NAME = 200
 """Characters in a name."""
 

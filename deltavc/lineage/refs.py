@@ -31,7 +31,7 @@ from deltavc.errors import (
 )
 from deltavc.lineage.bucket import Bucket, read
 from deltavc.lineage.fields import now
-from deltavc.lineage.names import BRANCHES, TAGS
+from deltavc.lineage.names import BRANCHES, SETTINGS, TAGS
 from deltavc.lineage.records import RefEntry, ref_entry_key, ref_hint_key, ref_prefix
 
 log = logging.getLogger(__name__)
@@ -90,19 +90,23 @@ class Refs:
                     return
                 size = 1
 
+    def after(self, ref: str, known: RefEntry | None) -> RefEntry | None:
+        """The entry after `known` (None: the first), if there is one. One request."""
+        return self._entry(ref, known.sequence + 1 if known else 1)
+
     def names(self, known: Iterable[str] = ()) -> list[str]:
-        """The full names of all refs that ever were, deleted ones too, sorted.
+        """The full names of all branches and tags that ever were, deleted ones too, sorted.
 
         Lists one prefix a ref, and reads the first entry of each that is not among `known`.
 
         Raises:
             CorruptObject, MissingObject: the first entry of a ref is damaged or gone.
         """
-        by_prefix = {ref_prefix(ref): ref for ref in known}
+        by_prefix = {ref_prefix(ref): ref for ref in (*known, SETTINGS)}
         prefixes = [prefix for prefix in self._bucket.prefixes("refs/") if _PREFIX.fullmatch(prefix)]
         with ThreadPoolExecutor(_READERS) as pool:
             found = pool.map(lambda prefix: by_prefix.get(prefix) or self._name(prefix), prefixes)
-            return sorted(name for name in found if name is not None)
+            return sorted(name for name in found if name is not None and name.startswith((BRANCHES, TAGS)))
 
     def next_entry(self, ref: str, known: RefEntry | None, new: str | None, who: str, why: str) -> RefEntry:
         """What `create` has to create to move `ref` from where `known` left it to `new` (None: delete it).
