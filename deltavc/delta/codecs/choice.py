@@ -19,7 +19,7 @@ _SURELY_DENSE = 0.97
 """Above this density planes of the lanes that are not zero save less than `_ADVANTAGE` over planes of all."""
 
 _FEW = 1024
-"""Lanes that tell whether values are wide: whether one by one they would take more than as they are."""
+"""Lanes that settle it for most snapshots."""
 
 _ADVANTAGE = 0.97
 """What another codec has to save before it is taken: sparse takes more memory than planes, and planes more time
@@ -41,9 +41,10 @@ def choose(change: Change, num_lanes: int) -> str:
     lanes = (
         _dense_sample(change, num_lanes) if isinstance(change, Sparse) else sample(dense_lanes(change), SAMPLE_LANES)
     )
-    pointless = _sparse_is_pointless(lanes)
-    if pointless and best_split(lanes)[1] < 8 * _ADVANTAGE * lanes.nbytes:
-        return "planes"  # as good as every snapshot, and trying takes ten times as long
+    few = sample(lanes, _FEW)
+    pointless = np.count_nonzero(lanes) > _SURELY_DENSE * lanes.size and _wide(few[few != 0])
+    if pointless and best_split(few)[1] < 8 * _ADVANTAGE * few.nbytes:
+        return "planes"  # trying would take ten times as long
     name, best = "raw", float(lanes.nbytes)
     tried = len(Planes().encode(Dense("add", torch.from_numpy(lanes)), lanes.size))
     if tried < _ADVANTAGE * best:
@@ -51,17 +52,13 @@ def choose(change: Change, num_lanes: int) -> str:
     if pointless:
         return name
     positions = np.flatnonzero(lanes)
-    few = Sparse("add", torch.from_numpy(positions), torch.from_numpy(lanes[positions]))
-    return "sparse" if len(SparseGaps().encode(few, lanes.size)) < _ADVANTAGE * best else name
+    changes = Sparse("add", torch.from_numpy(positions), torch.from_numpy(lanes[positions]))
+    return "sparse" if len(SparseGaps().encode(changes, lanes.size)) < _ADVANTAGE * best else name
 
 
-def _sparse_is_pointless(lanes: Lanes) -> bool:
-    """Whether sparse would write nearly as many values as planes, and in planes too."""
-    if np.count_nonzero(lanes) <= _SURELY_DENSE * lanes.size:
-        return False
-    few = sample(lanes, _FEW)
-    few = few[few != 0]
-    return bool(signs_nbits(few) > 8 * few.nbytes)
+def _wide(values: Lanes) -> bool:
+    """Whether values would take more one by one than they do as they are, so that sparse writes them in planes too."""
+    return bool(signs_nbits(values) > 8 * values.nbytes)
 
 
 def _dense_sample(change: Sparse, num_lanes: int) -> Lanes:
