@@ -166,11 +166,16 @@ class SettingsRef:
 
     def _policy(self, policy: str) -> Policy:
         if policy not in self._policies:
-            found = read(self._bucket, settings_key(policy), Policy.parse)
-            if found.id != policy:
-                raise CorruptObject(settings_key(policy), "its content is not what its name says")
-            self._policies[policy] = found
+            self._policies[policy] = read_policy(self._bucket, policy)
         return self._policies[policy]
+
+
+def read_policy(bucket: Bucket, policy: str) -> Policy:
+    """A settings object by its id. Raises CorruptObject, MissingObject."""
+    found = read(bucket, settings_key(policy), Policy.parse)
+    if found.id != policy:
+        raise CorruptObject(settings_key(policy), "its content is not what its name says")
+    return found
 
 
 def settings_key(policy: str) -> str:

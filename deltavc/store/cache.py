@@ -51,6 +51,11 @@ class CachedStore:
         self._until_trim = 0  # bytes to write before looking at the size again; the first write looks
 
     @property
+    def behind(self) -> Store:
+        """The store that misses go to."""
+        return self._store
+
+    @property
     def url(self) -> str:
         return self._store.url
 
@@ -176,6 +181,11 @@ class CachedStore:
                         _remove(path)
                 else:
                     yield found.st_mtime, found.st_size, path
+
+
+def uncached(store: Store) -> Store:
+    """The store behind a cache, for whoever wants to know what the store itself holds."""
+    return store.behind if isinstance(store, CachedStore) else store
 
 
 def _is_sound(key: str, start: int, nbytes: int | None, body: bytes) -> bool:

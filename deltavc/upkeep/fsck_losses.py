@@ -1,0 +1,76 @@
+"""What the problems cost: versions whose weights cannot be reached any more, and objects that nobody needs."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Set
+from dataclasses import dataclass
+
+from deltavc.lineage.records import edges_prefix, layout_key, pack_key, version_key
+from deltavc.upkeep.fsck_graph import Graph, Outline, closure
+from deltavc.upkeep.fsck_report import Orphans, Problem
+from deltavc.upkeep.fsck_survey import EDGE_KEY, Survey
+
+_OURS = re.compile(r"(versions|layouts|packs|files|edges|drops|refs|settings|probe)/.*|deltavc\.json|lineage\.db.*")
+_NEEDED = re.compile(r"(drops|refs|settings|probe)/.*|deltavc\.json|lineage\.db.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """lost: ids of versions that would be reached if nothing were wrong. without_weights: how many were given up on
+    purpose. unexplained: problems of versions that nothing leads to though nothing was dropped."""
+
+    lost: tuple[str, ...]
+    without_weights: int
+    unexplained: list[Problem]
+
+
+def losses(survey: Survey, edges: Collection[Outline], sound: Set[str]) -> Losses:
+    """Compare what can be reached with what could be if all edges were sound and all records there."""
+    reached = Graph(edge for edge in edges if edge.id in sound).reached
+    beyond = survey.committed - reached
+    if not beyond:
+        return Losses((), 0, [])
+    unreadable = {found["target"] for problem in survey.problems if (found := EDGE_KEY.fullmatch(problem.key))}
+    into: dict[str, list[Outline]] = defaultdict(list)
+    out: dict[str, list[str]] = defaultdict(list)
+    for edge in edges:
+        into[edge.target].append(edge)
+        if edge.base is not None:
+            out[edge.base].append(edge.target)
+            if edge.reversible:
+                out[edge.target].append(edge.base)
+    starts = {edge.target for edge in edges if edge.base is None} | (unreadable & survey.committed)
+    if_whole = closure(starts, lambda version: out.get(version, ()))
+    dropped = {version for version in beyond if survey.dropped.get(version)}
+    given_up = closure(dropped - if_whole, lambda version: out.get(version, ())) & beyond - if_whole
+    unexplained = [
+        Problem("no_path", edges_prefix(version), "no edges lead to this version, and none was dropped", (version,))
+        for version in sorted(beyond - if_whole - given_up)
+    ]
+    unreadable_versions = survey.committed - survey.versions.keys()
+    lost = (beyond - given_up) | unreadable_versions
+    return Losses(tuple(sorted(lost)), len(given_up - lost), unexplained)
+
+
+def orphans(survey: Survey, edges: Iterable[Outline], packs: Set[str]) -> Orphans:
+    """Objects that neither a committed version nor an edge to one needs."""
+    needed = {pack_key(pack) for pack in packs}
+    for edge in edges:
+        needed.add(layout_key(edge.layout))
+    for version in survey.committed:
+        needed.add(version_key(version))
+        if version in survey.versions:
+            needed.add(layout_key(survey.versions[version].layout))
+            needed.update(file.key for file in survey.versions[version].files)
+    num_objects = nbytes = num_unknown = 0
+    for key, size in survey.sizes.items():
+        of_edge = EDGE_KEY.fullmatch(key)
+        if key in needed or _NEEDED.fullmatch(key) or (of_edge and of_edge["target"] in survey.committed):
+            continue
+        if _OURS.fullmatch(key):
+            num_objects, nbytes = num_objects + 1, nbytes + size
+        else:
+            num_unknown += 1
+    return Orphans(num_objects, nbytes, num_unknown)
