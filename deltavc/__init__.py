@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deltavc.opening import init
     from deltavc.opening import open_repository as open
     from deltavc.reader import Checkout
-    from deltavc.replica import Applied, Replica
+    from deltavc.replica import Applied, Replica, ReplicaFollower
     from deltavc.repo import Repo
     from deltavc.shard import Shard
     from deltavc.snapshots import SnapshotPolicy
@@ -42,6 +42,7 @@ __all__ = [
     "Follower",
     "Moved",
     "Replica",
+    "ReplicaFollower",
     "Repo",
     "Shard",
     "SnapshotPolicy",
@@ -60,6 +61,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Moved": ("deltavc.following", "Moved"),
     "Applied": ("deltavc.replica", "Applied"),
     "Replica": ("deltavc.replica", "Replica"),
+    "ReplicaFollower": ("deltavc.replica", "ReplicaFollower"),
     "Repo": ("deltavc.repo", "Repo"),
     "Shard": ("deltavc.shard", "Shard"),
     "SnapshotPolicy": ("deltavc.snapshots", "SnapshotPolicy"),

@@ -42,6 +42,7 @@ from deltavc.lineage.plan import Plan, plan
 from deltavc.lineage.records import VersionRecord
 from deltavc.lineage.resolve import resolve
 from deltavc.replica.applied import Applied, Span, Staged
+from deltavc.replica.following import ReplicaFollower, When
 from deltavc.replica.gate import Gate
 from deltavc.replica.proof import prove, shares
 from deltavc.replica.rewriting import rewrite
@@ -128,6 +129,7 @@ class Replica:
         self._gate = Gate()
         self._staged: Staged | None = None
         self._ready: _Ready | None = None
+        self._follower: ReplicaFollower | None = None
         self._journal: _Journal | None = None
         self._broken: str | None = None
         self._past: deque[Span] = deque(maxlen=MAX_HISTORY)
@@ -159,6 +161,11 @@ class Replica:
         spans = {span.begin: span for span in (*self._past, self._position.span)}
         return list(spans.values())
 
+    def check_usable(self) -> None:
+        """Raise ReplicaUnusable if the live tensors may be no version. Costs next to nothing."""
+        if self._broken is not None:
+            raise ReplicaUnusable(self._broken)
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[str]:
         """Let no apply happen inside, and give the id of the version read.
@@ -170,7 +177,7 @@ class Replica:
         """
         self._gate.enter()
         try:
-            self._check_usable()
+            self.check_usable()
             yield self.version
         finally:
             self._gate.leave()
@@ -188,7 +195,7 @@ class Replica:
             and, from the `Staged` that is returned: StagingTooSmall, StageCancelled; LayoutMismatch, when the version
             has other tensors; WrongWeights, CorruptObject, MissingObject, NoPath, StoreError. Then nothing is staged.
         """
-        self._check_usable()
+        self.check_usable()
         version = resolve(self._access.index, ref)
         staged = Staged(version)
         self._staged = staged.of(self._worker.submit(partial(self._stage, staged)))
@@ -209,7 +216,7 @@ class Replica:
         """
         if self._gate.reading:
             raise RuntimeError("apply was called inside reading(), which it would wait for: leave that first")
-        self._check_usable()
+        self.check_usable()
         staged = self._staged
         if staged is None:
             raise NothingStaged(self.version)
@@ -253,8 +260,41 @@ class Replica:
         """
         self._worker.run(self._verify)
 
+    def follow(
+        self,
+        ref: str = "main",
+        *,
+        every: float = 1.0,
+        apply: When = "auto",
+        on_error: Callable[[Exception], object] | None = None,
+    ) -> ReplicaFollower:
+        """Stay at the newest version of a ref: stage it whenever the ref has moved, forwards or back, and apply it.
+
+        Outages of the store and the database are waited out. A version that cannot be reached (a change larger than the
+        staging memory, other tensors, a damaged object) is passed over. Moves of one's own do no harm meanwhile.
+
+        Args:
+            every: seconds from one look at the ref to the next. A look at a branch that has not moved is one small
+                request.
+            apply: "auto", as soon as it is staged and nobody is inside `reading`; "manual", when a serving loop calls
+                `safe_point`.
+            on_error: called with what went wrong, on the thread on which it did, when a version is passed over and when
+                following ends.
+
+        Raises:
+            UnknownRef, AmbiguousRef: of the ref.
+            RuntimeError: it is following already: close that first.
+            ReplicaUnusable
+        """
+        if self._follower is not None and self._follower.running:
+            raise RuntimeError(f"the replica is following {self._follower.ref!r} already: close that first")
+        self._follower = ReplicaFollower(self, self._access.index, ref, every=every, apply=apply, on_error=on_error)
+        return self._follower
+
     def close(self) -> None:
         """Let go of the live tensors and the staging memory. What is being staged is cancelled. May be called twice."""
+        if self._follower is not None:
+            self._follower.close()
         if self._staged is not None:
             self._staged.cancel()
         self._worker.close()
@@ -273,7 +313,7 @@ class Replica:
     # --- on the worker's thread: staging ---
 
     def _stage(self, staged: Staged) -> int:
-        self._check_usable()
+        self.check_usable()
         ready, self._ready = self._ready, None
         try:
             with self._beside():
@@ -337,7 +377,7 @@ class Replica:
         self._ready = None
         if self._staged is ready.staged:
             self._staged = None
-        self._check_usable()
+        self.check_usable()
         try:
             try:
                 return self._swap(ready)
@@ -464,10 +504,6 @@ class Replica:
             return applied
         finally:
             self._gate.open()
-
-    def _check_usable(self) -> None:
-        if self._broken is not None:
-            raise ReplicaUnusable(self._broken)
 
 
 def default_staging_bytes(nbytes: int) -> int:
