@@ -86,12 +86,13 @@ class _Ready:
         return self.staged.version
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Journal:
-    """A swap that has begun: what undoes it, and the position that is taken when it is done."""
+    """A swap that has begun: what undoes it, the position that is taken when it is done, and what on_apply was told."""
 
     swaps: Sequence[Swap]
     target: _Position
+    told: Applied | None = None
 
 
 class Replica:
@@ -379,15 +380,20 @@ class Replica:
             self._staged = None
         self.check_usable()
         try:
+            return self._paused(partial(self._swap, ready))
+        finally:
+            self._staging.clear()
+
+    def _paused(self, work: Callable[[], Applied]) -> Applied:
+        """Do work that begins a pause, and leave the pause however it ends."""
+        try:
             try:
-                return self._swap(ready)
+                return work()
             finally:
                 self._settle()
         except BaseException:
             self._settle()  # whatever came in between
             raise
-        finally:
-            self._staging.clear()
 
     def _swap(self, ready: _Ready) -> Applied:
         timings = Timings("fence", "swap", "hook")
@@ -396,7 +402,7 @@ class Replica:
         with timings.stage("fence"):
             self._fence()
         target = _Position(ready.version, ready.shares, _span(ready.version))
-        self._journal = _Journal(ready.swaps, target)
+        self._journal = journal = _Journal(ready.swaps, target)
         with timings.stage("swap"):
             foreign = _swap_all(ready.swaps)
         if foreign:
@@ -409,35 +415,40 @@ class Replica:
         )
         if self._on_apply is not None:
             with timings.stage("hook"):
-                self._tell(applied)
+                journal.told = applied
+                try:
+                    self._on_apply(applied)
+                except Exception as error:
+                    raise HookFailed(applied.version, f"{type(error).__name__}: {error}") from error
             paused = time.perf_counter() - begin
             applied = replace(applied, pause_seconds=paused, timings=timings.as_dict())
         self._take(target)
         return applied
 
-    def _tell(self, applied: Applied) -> None:
-        """Run on_apply; if it fails, bring the old values back and run it for those."""
-        assert self._on_apply is not None
-        try:
-            self._on_apply(applied)
-        except BaseException as error:
-            self._undo()
-            old = replace(applied, version=self.version)
-            try:
-                self._on_apply(old)
-            except BaseException as again:
-                self._broken = f"on_apply failed for version {self.version}, to which the weights went back: {again}"
-                raise ReplicaUnusable(self._broken) from again
-            raise HookFailed(applied.version, f"{type(error).__name__}: {error}") from error
-
     def _settle(self) -> None:
-        """Leave the pause: at the target if its position was taken, else as before it. Does no harm twice."""
+        """Leave the pause: at the target if its position was taken, else as before it. Does no harm twice.
+
+        Raises:
+            ReplicaUnusable: on_apply was told of the target, and failed for the old version as well.
+        """
         journal = self._journal
         if journal is not None:
             if self._position is not journal.target:
                 self._undo()
+                if journal.told is not None:
+                    self._tell(replace(journal.told, version=self.version))
             self._journal = None
         self._gate.open()
+
+    def _tell(self, old: Applied) -> None:
+        """Run on_apply for the version that the weights went back to."""
+        assert self._on_apply is not None
+        try:
+            self._on_apply(old)
+        except BaseException as error:
+            self._broken = f"on_apply failed for version {old.version}, to which the weights went back: {error}"
+            self._journal = None
+            raise ReplicaUnusable(self._broken) from error
 
     def _undo(self) -> None:
         journal = self._journal
@@ -486,7 +497,8 @@ class Replica:
         timings = Timings("fetch", "decode", "apply", "hook")
         way = self._plan(version, held)
         legs = walk.legs(way, self._access.objects, self._router.names)
-        try:
+
+        def write() -> Applied:
             self._gate.close()
             begin = time.perf_counter()
             self._fence()
@@ -502,8 +514,8 @@ class Replica:
             self._take(_Position(version, found, _span(version)))
             self._broken = None
             return applied
-        finally:
-            self._gate.open()
+
+        return self._paused(write)
 
 
 def default_staging_bytes(nbytes: int) -> int:

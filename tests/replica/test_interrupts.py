@@ -1,5 +1,7 @@
 """Whatever interrupts a replica, wherever it is: the live tensors are a version, and the replica knows which."""
 
+import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -87,9 +89,6 @@ def test_an_exception_at_any_line_of_apply_leaves_a_version(line, hook):
                 found.apply()
             except Interrupt:
                 assert same(live, versions[found.version])
-            except HookFailed as error:
-                assert isinstance(error.__cause__, Interrupt)
-                assert found.version == first
             injector.armed = False
             if hook:
                 assert not told or told[-1].version == found.version
@@ -113,10 +112,8 @@ def test_an_exception_at_any_line_of_a_long_move_leaves_a_version_or_says_so(lin
             repo.replica(live, at=first, staging_bytes=64, on_apply=print if hook else None) as found,
         ):
             injector.armed = True
-            try:
+            with contextlib.suppress(Interrupt, DeltavcError):
                 found.move(last, allow_long_pause=True)
-            except (Interrupt, DeltavcError):
-                pass
             injector.armed = False
             if found.state != "unusable":
                 assert same(live, versions[found.version])
@@ -194,9 +191,8 @@ def test_readers_never_see_two_versions(line):
     def read():
         nonlocal num_read
         while not stop.is_set():
-            with found.reading() as version:
-                with found.reading() as again:
-                    ok = again == version and same(live, versions[version]) and found.version == version
+            with found.reading() as version, found.reading() as again:
+                ok = again == version and same(live, versions[version]) and found.version == version
             num_read += 1
             if not ok:
                 wrong.append(version)
@@ -247,9 +243,7 @@ def test_history_tells_which_version_was_live_at_any_time(line):
         spans = found.history
     for moment, version in times:
         assert [s.version for s in spans if s.begin <= moment and (s.end is None or moment < s.end)] == [version]
-    assert all(
-        one.end == other.begin and one.until == other.since for one, other in zip(spans, spans[1:], strict=False)
-    )
+    assert all(one.end == other.begin and one.until == other.since for one, other in itertools.pairwise(spans))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

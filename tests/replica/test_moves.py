@@ -19,30 +19,17 @@ from deltavc.errors import (
     UnknownRef,
     WrongWeights,
 )
-from tests.states import copied, of_every_dtype, random_bits, same, stepped
+from tests.replica.samples import line_of
+from tests.states import copied, of_every_dtype, same, stepped
 
 CODECS = [None, "xor-zstd", "sparse", "planes", "raw", "xor-lz4"]
-
-
-def small_state(seed=0):
-    return {
-        "embed": random_bits("bfloat16", (300, 64), seed),
-        "norm": random_bits("float32", (64,), seed + 1),
-        "scale": random_bits("float16", (), seed + 2),
-        "weight": random_bits("bfloat16", (64, 96), seed + 3),
-    }
 
 
 @pytest.fixture
 def line(tmp_path):
     """A repository with a line of five versions, and their states by id."""
-    with deltavc.init(tmp_path / "repo") as repo:
-        state, versions = small_state(), {}
-        with repo.writer("main") as writer:
-            for step in range(5):
-                versions[writer.commit(state, step=step).id] = copied(state)
-                state = stepped(state, step + 1, 0.02)
-        yield repo, versions
+    with line_of(tmp_path / "repo") as made:
+        yield made
 
 
 def branching(repo, seed, num_versions=24):
