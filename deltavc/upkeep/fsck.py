@@ -260,9 +260,10 @@ class _Check:
 
     def _counts(self) -> Counts:
         survey = self._survey
+        objects = [size for key, size in survey.sizes.items() if not key.startswith("lineage.db")]
         return Counts(
-            num_objects=len(survey.sizes),
-            nbytes=sum(survey.sizes.values()),
+            num_objects=len(objects),
+            nbytes=sum(objects),
             num_refs=len(survey.moves),
             num_versions=len(survey.committed),
             num_edges=len(self._outlines),
