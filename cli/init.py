@@ -17,7 +17,8 @@ from .output import Output
 def init(settings: Settings, out: Output, url: str) -> None:
     """Make a repository at URL.
 
-    URL is a local path, file:///path or s3://bucket/prefix. A remote repository needs a database: --db.
+    URL is a local path, file:///path or s3://bucket/prefix. Name a database for a remote repository with --db, unless
+    it will do without: then steps, metrics and logs cannot be asked for.
     Writes .deltavc/config.toml here, so that commands in this folder and below find the repository.
     """
     import deltavc

@@ -40,11 +40,11 @@ class Output:
 
     # --- results ---
 
-    def initialized(self, url: str, database: str, config: str) -> None:
+    def initialized(self, url: str, database: str | None, config: str) -> None:
         """A new repository, and the configuration that leads to it."""
         self._print(
             {"repository": url, "database": database, "config": config},
-            [f"new repository at {url}", f"database {database}", f"wrote {config}"],
+            [f"new repository at {url}", f"database {database or 'none'}", f"wrote {config}"],
         )
 
     def committed(self, version: Version) -> None:
@@ -123,7 +123,7 @@ class Output:
 
     def status(
         self,
-        repository: Mapping[str, str],
+        repository: Mapping[str, str | None],
         behind: Sequence[str],
         branches: Mapping[str, Version],
         tags: Mapping[str, Version],

@@ -189,12 +189,17 @@ def reflog(branch: str, entries: Sequence[RefEntry]) -> Iterator[str]:
 
 
 def status(
-    repository: Mapping[str, str], behind: Sequence[str], branches: Mapping[str, Version], tags: Mapping[str, Version]
+    repository: Mapping[str, str | None],
+    behind: Sequence[str],
+    branches: Mapping[str, Version],
+    tags: Mapping[str, Version],
 ) -> Iterator[str]:
     """A repository, its database and its heads."""
     for name, value in repository.items():
-        yield f"{name:10}  {plain(value)}"
-    if behind:
+        yield f"{name:10}  {plain(value or 'none')}"
+    if repository["database"] is None:
+        yield "Without a database, steps, metrics and logs cannot be asked for: --db names one."
+    elif behind:
         yield f"The database was behind on {', '.join(map(plain, behind))}; it has caught up now."
     else:
         yield "The database is up to date."

@@ -512,7 +512,7 @@ class DatabaseError(DeltavcError):
 
 @dataclass(eq=False)
 class DatabaseNeeded(DatabaseError):
-    """A remote repository was opened without naming a database."""
+    """A question that takes all of history was asked of a repository that was opened without a database."""
 
     url: str
 
@@ -523,7 +523,7 @@ class DatabaseNeeded(DatabaseError):
     )
 
     def __str__(self) -> str:
-        return f"{self.url} is a remote repository, and no database was named"
+        return f"{self.url} was opened without a database, and this needs one"
 
 
 @dataclass(eq=False)

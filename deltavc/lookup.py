@@ -80,6 +80,8 @@ class Lookup:
 
     def behind(self) -> list[str]:
         """Full names of the refs that have moves the database does not know yet. Reads only; refs are listed."""
+        if self._index.place is None:
+            return []
         known = [names.BRANCHES + name for name in self._index.branches()]
         known += [names.TAGS + name for name in self._index.tags()]
         heads = {ref: self._index.head(ref) for ref in self._refs.names(known)}

@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
@@ -24,16 +24,21 @@ from deltavc.errors import (
 from deltavc.lineage import schema
 from deltavc.lineage.database import open_database, redact
 from deltavc.lineage.index import Index, indexed_repository
+from deltavc.lineage.lazy import LazyIndex
 from deltavc.repo import Repo
 from deltavc.store.cache import CachedStore
 from deltavc.store.objects import Store, open_store
 from deltavc.store.probe import PROBES, probe
+
+if TYPE_CHECKING:
+    from deltavc.lineage.database import Engine
 
 log = logging.getLogger(__name__)
 
 MARKER = "deltavc.json"
 FORMAT = 1
 DATABASE_FILE = "lineage.db"
+NO_DATABASE = "none"
 CACHE_BYTES = 10 << 30
 """What the local copies of remote stores' objects may take, all repositories of a user together."""
 
@@ -43,14 +48,14 @@ def init(url: str | Path, db: str | None = None, storage_options: Mapping[str, A
 
     Args:
         url: a local path, file:///path, memory://name or s3://bucket/prefix.
-        db: an SQLAlchemy URL of SQLite or PostgreSQL. By default beside a local repository, in memory for
-            memory://; a remote one needs it.
+        db: an SQLAlchemy URL of SQLite or PostgreSQL, or "none". By default beside a local repository, in memory for
+            memory://, none for a remote one. Without a database, what would need all of history raises DatabaseNeeded.
         storage_options: for S3, what s3fs.S3FileSystem takes.
 
     Raises:
         RepositoryExists: there is one already, or other files are in its place.
         StoreUnfit: the store does not honour create-if-absent, or there is no store for this URL.
-        DatabaseNeeded, WrongDatabase, SchemaOutdated, SchemaTooNew, DatabaseUnavailable; StoreError
+        WrongDatabase, SchemaOutdated, SchemaTooNew, DatabaseUnavailable; StoreError
     """
     store = open_store(url, storage_options)
     database = _database_place(store, db)
@@ -62,15 +67,13 @@ def init(url: str | Path, db: str | None = None, storage_options: Mapping[str, A
     if taken is not None:
         raise RepositoryExists(store.url, f"it is not empty: it holds {taken}")
     probe(store)
-    engine = open_database(database)
-    schema.prepare(engine)
+    engine = None if database is None else _prepared(database)
     repository_id = secrets.token_hex(16)
-    if (other := indexed_repository(engine)) is not None:
+    if engine is not None and (other := indexed_repository(engine)) is not None:
         raise WrongDatabase(redact(engine), other, "a new one")
     if not store.create(MARKER, canonical.sealed({"format": FORMAT, "repository": repository_id})):
         raise RepositoryExists(store.url)
-    store = _cached(store)
-    return Repo(store, Index(engine, store, repository_id), repository_id)
+    return _open(store, engine, repository_id)
 
 
 def open_repository(url: str | Path, db: str | None = None, storage_options: Mapping[str, Any] | None = None) -> Repo:
@@ -81,17 +84,14 @@ def open_repository(url: str | Path, db: str | None = None, storage_options: Map
     Raises:
         NotARepository: there is none.
         FormatUnsupported: it has a format of another release.
-        DatabaseNeeded, WrongDatabase, SchemaOutdated, SchemaTooNew, DatabaseUnavailable; StoreError
+        WrongDatabase, SchemaOutdated, SchemaTooNew, DatabaseUnavailable; StoreError
     """
     store = open_store(url, storage_options)
     repository_id = _read_marker(store)
     if repository_id is None:
         raise NotARepository(store.url)
     database = _database_place(store, db)
-    store = _cached(store)
-    engine = open_database(database)
-    schema.prepare(engine)
-    return Repo(store, Index(engine, store, repository_id), repository_id)
+    return _open(store, None if database is None else _prepared(database), repository_id)
 
 
 def upgrade_database(
@@ -106,7 +106,10 @@ def upgrade_database(
     store = open_store(url, storage_options)
     if _read_marker(store) is None:
         raise NotARepository(store.url)
-    return schema.upgrade(open_database(_database_place(store, db)))
+    database = _database_place(store, db)
+    if database is None:
+        raise DatabaseNeeded(store.url)
+    return schema.upgrade(open_database(database))
 
 
 def _read_marker(store: Store) -> str | None:
@@ -128,15 +131,23 @@ def _read_marker(store: Store) -> str | None:
     return repository_id
 
 
-def _cached(store: Store) -> Store:
-    return CachedStore(store, platformdirs.user_cache_dir("deltavc"), CACHE_BYTES) if store.remote else store
-
-
-def _database_place(store: Store, db: str | None) -> str | Path:
+def _database_place(store: Store, db: str | None) -> str | Path | None:
+    """Where the database is; None for none."""
+    if db == NO_DATABASE or (db is None and store.remote):
+        return None
     if db is not None:
         return db
-    if store.url.startswith("memory://"):
-        return "sqlite://"
+    return "sqlite://" if store.url.startswith("memory://") else Path(store.url, DATABASE_FILE)
+
+
+def _prepared(database: str | Path) -> Engine:
+    engine = open_database(database)
+    schema.prepare(engine)
+    return engine
+
+
+def _open(store: Store, engine: Engine | None, repository_id: str) -> Repo:
     if store.remote:
-        raise DatabaseNeeded(store.url)
-    return Path(store.url, DATABASE_FILE)
+        store = CachedStore(store, platformdirs.user_cache_dir("deltavc"), CACHE_BYTES)
+    index = LazyIndex(store, store.url) if engine is None else Index(engine, store, repository_id)
+    return Repo(store, index, repository_id)

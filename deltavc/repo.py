@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, BinaryIO, Self, Unpack
 
 from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, StoreError, UnknownRef
 from deltavc.lineage import names
-from deltavc.lineage.database import redact
 from deltavc.lineage.index import Index
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve
@@ -64,9 +63,9 @@ class Repo(Lookup):
         return self._store.url
 
     @property
-    def database(self) -> str:
-        """Where its database is, without a password."""
-        return redact(self._index.engine)
+    def database(self) -> str | None:
+        """Where its database is, without a password; None when it was opened without one."""
+        return self._index.place
 
     # --- commit ---
 

@@ -155,12 +155,13 @@ def test_a_database_that_is_lost_under_an_open_writer_costs_no_commit(repo, plac
 # --- refusals ---
 
 
-def test_a_remote_repository_needs_a_database(place):
-    with pytest.raises(DatabaseNeeded, match="no database was named"):
-        deltavc.init(place["url"], storage_options=place["storage_options"])
+def test_what_takes_all_of_history_needs_a_database(place):
     deltavc.init(**place).close()
-    with pytest.raises(DatabaseNeeded, match="no database was named"):
-        deltavc.open(place["url"], storage_options=place["storage_options"])
+    with deltavc.open(place["url"], storage_options=place["storage_options"]) as repo:
+        version = repo.commit({"x": torch.ones(3)}, step=1)
+        assert repo.checkout("main").version == version.id
+        with pytest.raises(DatabaseNeeded, match="without a database"):
+            repo.resolve("step:1")
 
 
 def test_a_bucket_that_is_not_there_is_said_to_be_so(place):

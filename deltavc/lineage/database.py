@@ -22,7 +22,8 @@ from typing import Any
 
 import sqlalchemy
 import zstandard
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, event, text
+from sqlalchemy import Engine as Engine  # for those above, who do not import sqlalchemy
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, TimeoutError
 from sqlalchemy.pool import QueuePool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
@@ -21,7 +21,6 @@ class VersionInfo:
     """A version and what is known beyond its record.
 
     branch: where it was committed, or None when no branch was ever at it.
-    depth: versions before it along first parents.
     num_lanes: lanes of all its tensors. changed_lanes: lanes that its commit wrote, or None when its edge is gone.
     stored_bytes: what its commit added to the store in packs and files.
     """
@@ -29,10 +28,24 @@ class VersionInfo:
     id: str
     record: VersionRecord
     branch: str | None
-    depth: int
     num_lanes: int
     changed_lanes: int | None
     stored_bytes: int
+
+
+def commit_costs(edges: Iterable[tuple[bool, int, int]]) -> tuple[int | None, int]:
+    """Lanes changed by a commit (None when no edge tells any more), and bytes that its edges added.
+
+    Args:
+        edges: those that were written with it, in the order of their ids: whether from nothing, changes, new bytes.
+    """
+    changed: int | None = None
+    stored = 0
+    for snapshot, changes, new_bytes in edges:
+        stored += new_bytes
+        if not snapshot or changed is None:  # a snapshot beside a delta says nothing of what changed
+            changed = changes
+    return changed, stored
 
 
 def load(db: Connection, pks: Sequence[int]) -> list[VersionInfo]:
@@ -52,7 +65,7 @@ def _load_chunk(db: Connection, pks: list[int]) -> dict[int, VersionInfo]:
     parent_ids = _parents(db, pks)
     metric_values = _metrics(db, pks)
     branches = _branches(db, pks)
-    changed, stored = _commit_edges(db, pks)
+    costs = _commit_costs(db, pks)
     return {
         row.pk: VersionInfo(
             id=row.id,
@@ -70,10 +83,9 @@ def _load_chunk(db: Connection, pks: list[int]) -> dict[int, VersionInfo]:
                 source=None if row.source is None else canonical.loads(row.source.encode()),
             ),
             branch=branches.get(row.pk),
-            depth=row.depth,
             num_lanes=row.num_lanes,
-            changed_lanes=changed.get(row.pk),
-            stored_bytes=stored[row.pk] + row.new_file_bytes,
+            changed_lanes=costs[row.pk][0],
+            stored_bytes=costs[row.pk][1] + row.new_file_bytes,
         )
         for row in rows
     }
@@ -115,17 +127,14 @@ def _branches(db: Connection, pks: list[int]) -> dict[int, str]:
     return {version: ref.removeprefix(BRANCHES) for version, ref in db.execute(rows)}
 
 
-def _commit_edges(db: Connection, pks: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Lanes changed, and bytes added by, the edges that were written with these versions."""
-    changed: dict[int, int] = {}
-    stored: dict[int, int] = defaultdict(int)
+def _commit_costs(db: Connection, pks: list[int]) -> dict[int, tuple[int | None, int]]:
+    """What `commit_costs` says of each of these versions."""
+    found: dict[int, list[tuple[bool, int, int]]] = defaultdict(list)
     rows = (
         select(edges.c.target, edges.c.base, edges.c.changes, edges.c.new_bytes)
         .where(edges.c.target.in_(pks), edges.c.origin == "commit")
         .order_by(edges.c.id)
     )
     for target, base, changes, new_bytes in db.execute(rows):
-        stored[target] += new_bytes
-        if base is not None or target not in changed:  # a snapshot beside it says nothing of what changed
-            changed[target] = changes
-    return changed, stored
+        found[target].append((base is None, changes, new_bytes))
+    return {pk: commit_costs(found[pk]) for pk in pks}

@@ -267,7 +267,7 @@ def _insert_edges(db: Connection, records: Sequence[EdgeRecord]) -> None:
                 "nbytes": record.nbytes,
                 "changes": record.changes,
                 "origin": record.origin,
-                "new_bytes": sum(use.nbytes for use in record.packs if use.frames is None),
+                "new_bytes": record.new_bytes,
                 "body": record.body,
             }
         )

@@ -203,6 +203,11 @@ class EdgeRecord:
     def key(self) -> str:
         return edge_key(self.target, self.id)
 
+    @property
+    def new_bytes(self) -> int:
+        """Bytes of the packs that were written for it."""
+        return sum(use.nbytes for use in self.packs if use.frames is None)
+
     @classmethod
     def parse(cls, body: bytes) -> EdgeRecord:
         """Read a stored edge. Raises BadPayload."""

@@ -76,7 +76,7 @@ class Refs:
             while True:
                 start = last.sequence + 1 if last else 1
                 fetch = map if size == 1 else pool.map
-                for entry in fetch(lambda sequence: self._entry(ref, sequence), range(start, start + size)):
+                for entry in fetch(lambda sequence: self.entry(ref, sequence), range(start, start + size)):
                     if entry is None:
                         break
                     if entry.old != (last.new if last else None):
@@ -92,7 +92,22 @@ class Refs:
 
     def after(self, ref: str, known: RefEntry | None) -> RefEntry | None:
         """The entry after `known` (None: the first), if there is one. One request."""
-        return self._entry(ref, known.sequence + 1 if known else 1)
+        return self.entry(ref, known.sequence + 1 if known else 1)
+
+    def latest(self, head: RefEntry, limit: int | None) -> list[RefEntry]:
+        """The entries up to `head`, newest first.
+
+        Raises:
+            CorruptObject, MissingObject: one is damaged or gone.
+        """
+        first = 1 if limit is None else max(1, head.sequence - limit + 1)
+        with ThreadPoolExecutor(_READERS) as pool:
+            found = pool.map(lambda sequence: self.entry(head.ref, sequence), range(head.sequence, first - 1, -1))
+            entries = [entry for entry in found if entry is not None]
+        if len(entries) < head.sequence - first + 1:
+            gaps = set(range(first, head.sequence + 1)) - {entry.sequence for entry in entries}
+            raise MissingObject(ref_entry_key(head.ref, min(gaps)))
+        return entries
 
     def names(self, known: Iterable[str] = ()) -> list[str]:
         """The full names of all branches and tags that ever were, deleted ones too, sorted.
@@ -151,6 +166,18 @@ class Refs:
         """
         return self._land(entry).write_id == entry.write_id
 
+    def landed(self, entry: RefEntry) -> bool:
+        """After CommitInDoubt, when it is too late to try again: whether `entry` stands at its place.
+
+        Raises:
+            CommitInDoubt: the store does not say.
+        """
+        try:
+            found = self.entry(entry.ref, entry.sequence)
+        except StoreError as error:
+            raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), entry.new or "none", str(error)) from error
+        return found is not None and found.write_id == entry.write_id
+
     def write_hint(self, entry: RefEntry) -> None:
         """Note where the last entry is, so that readers without a database find it at once. Best effort."""
         with contextlib.suppress(StoreError):
@@ -173,7 +200,7 @@ class Refs:
             try:
                 if self._bucket.create(entry.key, entry.body):
                     return entry
-                if (found := self._entry(entry.ref, entry.sequence)) is not None:
+                if (found := self.entry(entry.ref, entry.sequence)) is not None:
                     return found
             except StoreUnavailable as error:
                 doubt = error
@@ -185,7 +212,8 @@ class Refs:
         reason = str(doubt) if doubt else "the store holds an entry that cannot be read back"
         raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), entry.new or "none", reason) from doubt
 
-    def _entry(self, ref: str, sequence: int) -> RefEntry | None:
+    def entry(self, ref: str, sequence: int) -> RefEntry | None:
+        """One entry, or None where there is none. Raises CorruptObject."""
         key = ref_entry_key(ref, sequence)
         try:
             entry = read(self._bucket, key, RefEntry.parse)
@@ -200,10 +228,10 @@ class Refs:
         hint = self._hint(ref)
         if hint is None or hint <= sequence:
             return False
-        if self._entry(ref, sequence + 1) is not None:
+        if self.entry(ref, sequence + 1) is not None:
             return True
         missing = ref_entry_key(ref, sequence + 1)
-        if self._entry(ref, hint) is not None:
+        if self.entry(ref, hint) is not None:
             raise MissingObject(missing)
         log.warning("%s was moved %d times, but %s is not there: its last moves may be lost", ref, hint, missing)
         return False
@@ -224,7 +252,7 @@ class Refs:
     def _hinted(self, ref: str) -> RefEntry | None:
         hint = self._hint(ref)
         try:
-            return None if hint is None else self._entry(ref, hint)
+            return None if hint is None else self.entry(ref, hint)
         except CorruptObject:
             return None
 
@@ -244,16 +272,16 @@ class Refs:
             return None
         if gaps := set(range(1, max(sequences))) - sequences:
             raise MissingObject(ref_entry_key(ref, min(gaps)))
-        return self._entry(ref, max(sequences))
+        return self.entry(ref, max(sequences))
 
     def _last_from(self, entry: RefEntry) -> RefEntry:
         step = 1
-        while (found := self._entry(entry.ref, entry.sequence + step)) is not None:
+        while (found := self.entry(entry.ref, entry.sequence + step)) is not None:
             entry, step = found, 2 * step
         absent = entry.sequence + step
         while absent - entry.sequence > 1:
             middle = (absent + entry.sequence) // 2
-            found = self._entry(entry.ref, middle)
+            found = self.entry(entry.ref, middle)
             if found is None:
                 absent = middle
             else:

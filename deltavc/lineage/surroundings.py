@@ -1,21 +1,27 @@
-"""The surroundings of a version in the database: the edges that a search for a way may need.
+"""The surroundings of a version: the edges that a search for a way may need, from the database or from the bucket.
 
-They are loaded in windows of hundreds of nodes, so that a chain of a thousand edges takes a handful of queries;
-whole edges are read for the chosen way alone.
+From the database they are loaded in windows of hundreds of nodes, so that a chain of a thousand edges takes a handful
+of queries; whole edges are read for the chosen way alone.
+
+The bucket only tells which edges lead to a version. So what is walked back over has to be looked for from what is
+held, before the search for a way from it begins.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select
 
 from deltavc.lineage import graph
+from deltavc.lineage.backwards import Backwards
 from deltavc.lineage.database import chunks
 from deltavc.lineage.ingest import keys_of
-from deltavc.lineage.plan import Node, Step, Waiting, Way, cost
+from deltavc.lineage.plan import Node, Step, Waiting, Way, cost, search
 from deltavc.lineage.records import EdgeRecord
 from deltavc.lineage.tables import edges, versions
 
@@ -80,3 +86,54 @@ class IndexedSurroundings:
         down = select(versions.c.pk).where(versions.c.pk.in_(seeds)).cte("down", recursive=True)
         down = down.union(select(edges.c.target).where(edges.c.base == down.c.pk, edges.c.reversible))
         return set(self._db.execute(select(down.c.pk).limit(self._window)).scalars())
+
+
+class BucketSurroundings:
+    """Nodes are ids of versions, edges their own. Back ways are those from what is held."""
+
+    def __init__(self, edges_to: Backwards[list[EdgeRecord]], forward_only: bool) -> None:
+        """`edges_to` gives the edges that lead to a version."""
+        self._edges_to = edges_to
+        self._forward_only = forward_only
+        self._edges: dict[Any, EdgeRecord] = {}
+        self._loaded: set[Any] = set()
+        self.ways: defaultdict[Any, list[Way]] = defaultdict(list)
+
+    def goal(self, version: str) -> Node:
+        return version
+
+    def starts(self, goal: Node, held: Iterable[str]) -> Mapping[Node, str]:
+        found: dict[Node, str] = {version: version for version in held}
+        if found and not self._forward_only:
+            onwards = search(self, goal, found)
+            self._go_back(found.values(), math.inf if onwards is None else sum(way.cost for way in onwards[1]))
+        return found
+
+    def load(self, node: Any, waiting: Waiting) -> None:
+        if node in self._loaded:
+            return
+        self._loaded.add(node)
+        for edge in self._edges_to[node]:
+            self._edges[edge.id] = edge
+            price = cost(edge.nbytes, edge.changes)
+            self.ways[node].append(Way(edge.id, edge.base, True, price))
+            if edge.reversible and not self._forward_only:
+                self.ways[edge.base].append(Way(edge.id, node, False, price))
+
+    def steps(self, ways: Sequence[Way]) -> tuple[Step, ...]:
+        return tuple(Step(self._edges[way.edge], way.forward) for way in ways)
+
+    def _go_back(self, held: Iterable[str], bound: float) -> None:
+        """Load the ways back from what is held, as far as they may be cheaper than the way that is known."""
+        best: dict[str, int] = dict.fromkeys(held, 0)
+        heap = [(0, version) for version in best]
+        while heap:
+            distance, version = heapq.heappop(heap)
+            if distance > best[version]:
+                continue
+            self.load(version, [])
+            for edge in self._edges_to[version]:
+                total = distance + cost(edge.nbytes, edge.changes)
+                if edge.base is not None and edge.reversible and total < min(bound, best.get(edge.base, math.inf)):
+                    best[edge.base] = total
+                    heapq.heappush(heap, (total, edge.base))

@@ -307,7 +307,6 @@ def test_ancestors_are_those_of_walking_step_by_step(bucket, index):
         for back in range(len(history)):
             assert index.ancestor(history[-1], back) == history[-1 - back]
         assert index.ancestor(history[-1], len(history)) is None
-    assert [index.version(line[place]).depth for place in (0, 5)] == [0, 5]
 
 
 def test_jumps_take_logarithmically_many_steps(bucket, index):
