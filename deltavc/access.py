@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deltavc.freshness import Freshness
 from deltavc.lineage.index import Index
 from deltavc.lineage.refs import Refs
 from deltavc.store.objects import Store
@@ -20,4 +21,5 @@ class Access:
     objects: Objects
     refs: Refs
     index: Index
+    freshness: Freshness
     author: str

@@ -19,7 +19,7 @@ from typing import Literal
 
 from deltavc.access import Access
 from deltavc.draft import Draft
-from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt
+from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt, StoreError, TooLate
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import RefEntry
 from deltavc.version import Version
@@ -141,7 +141,7 @@ class Committer:
             failed = [flight for flight in self._flights if flight.state == "failed"]
         doubtful = next((flight for flight in failed if flight.entry is not None), None)
         if doubtful is not None and doubtful.entry is not None:
-            if self._access.refs.settle(doubtful.entry):
+            if self._settled(doubtful.draft, doubtful.entry):
                 log.warning("commit %s to %s, in doubt before, has landed", doubtful.draft.record.id, self.branch)
                 self._landed(doubtful, doubtful.entry)
                 failed.remove(doubtful)
@@ -220,17 +220,53 @@ class Committer:
         draft = flight.draft
         if draft.expected != self.head:
             raise BranchMoved(self.branch, draft.expected, self.head)
-        entry = self._access.refs.next_entry(
-            BRANCHES + self.branch, self.entry, draft.record.id, self._access.author, "commit"
-        )
         with draft.timings.stage("upload"):
+            leave = self._access.freshness.check(draft.mark, self._what(draft))
+            entry = self._access.refs.next_entry(
+                BRANCHES + self.branch, self.entry, draft.record.id, self._access.author, "commit"
+            )
             try:
                 self._access.refs.create(entry)
             except CommitInDoubt:
                 flight.entry = entry
                 raise
+            if leave.expired:
+                self._read_back(draft, entry, leave.grace.total_seconds() / 2)
         with draft.timings.stage("index"):
             self._landed(flight, entry)
+
+    def _settled(self, draft: Draft, entry: RefEntry) -> bool:
+        """Whether a commit in doubt has landed. It is tried again only while what it uploaded is fresh."""
+        try:
+            self._access.freshness.check(draft.mark, self._what(draft))
+        except TooLate as late:
+            if not self._access.refs.landed(entry):
+                return False
+            try:
+                self._read_back(draft, entry, late.limit)
+            except TooLate as error:
+                log.warning("%s", error)
+                return False
+            return True
+        except StoreError as error:
+            raise CommitInDoubt(self.branch, draft.record.id, str(error)) from error
+        return self._access.refs.settle(entry)
+
+    def _read_back(self, draft: Draft, entry: RefEntry, limit: float) -> None:
+        """After an entry landed so late that clean-up may have been faster: move the branch back if it was.
+
+        Raises:
+            TooLate: it was, and the branch is where it was before.
+        """
+        lost = draft.lost(self._access.store)
+        if lost is None:
+            return
+        landed = self._access.store.stat(entry.key).modified
+        self._moved(self._access.refs.move(entry.ref, entry, entry.old, self._access.author, f"taken back: {lost}"))
+        raise TooLate(self._what(draft), (landed - draft.mark.at).total_seconds(), limit)
+
+    def _what(self, draft: Draft) -> str:
+        return f"version {draft.record.id} of branch {self.branch!r}"
 
     def _moved(self, entry: RefEntry) -> None:
         self.entry = entry

@@ -15,13 +15,16 @@ from deltavc import edges, fingerprints, packing
 from deltavc.access import Access
 from deltavc.base import Base, Undo
 from deltavc.delta.codecs.base import Codec
-from deltavc.errors import WrongWeights
+from deltavc.errors import ObjectMissing, WrongWeights
 from deltavc.files import FileInput, Files
+from deltavc.freshness import Mark
 from deltavc.layout import Layout
+from deltavc.lineage.drops import is_dropped
 from deltavc.lineage.records import EdgeRecord, FileRef, VersionRecord, layout_key
 from deltavc.metadata import Metadata
 from deltavc.packing import Packs
 from deltavc.snapshots import Trail
+from deltavc.store.objects import Store
 from deltavc.timings import Timings
 from deltavc.version import Version
 from deltavc.weights.state import StateView
@@ -57,6 +60,8 @@ class Draft:
     changed_lanes: int
     stored_bytes: int
     timings: Timings
+    mark: Mark
+    """before anything of it was uploaded, or chosen to be used again"""
     packs: list[Packs]
     files: Files
     uploads: list[Future[None]] = field(default_factory=list)
@@ -76,6 +81,19 @@ class Draft:
         self.files.abandon()
         for upload in self.uploads:
             upload.cancel()
+
+    def lost(self, store: Store) -> str | None:
+        """After it landed: what of it clean-up took before it did, if it took anything. Raises StoreError."""
+        for edge in self.edges:
+            if is_dropped(store, edge):
+                return f"{edge.key} was dropped"
+        packs = {use.key for edge in self.edges for use in edge.packs}
+        for key in sorted(packs | {file.key for file in self.record.files.values()}):
+            try:
+                store.stat(key)
+            except ObjectMissing:
+                return f"{key} is gone"
+        return None
 
     def version(self, branch: str) -> Version:
         """What the caller gets to see of it."""
@@ -105,6 +123,7 @@ def draft(
 
     After an exception the base is where it was (or lost, and says so).
     """
+    mark = access.freshness.mark()
     timings = Timings("read", "diff", "verify", "encode", "upload", "index")
     before = base.layout
     layout = _merged(before, view.layout) if request.partial and before is not None else view.layout
@@ -141,6 +160,7 @@ def draft(
             changed_lanes=found.changed_lanes,
             stored_bytes=sum(pack.nbytes for pack in packs) + files.nbytes,
             timings=timings,
+            mark=mark,
             packs=packs,
             files=files,
         )

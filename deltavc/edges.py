@@ -13,6 +13,7 @@ from deltavc import fingerprints, packing
 from deltavc.base import Base, Point
 from deltavc.delta.codecs.base import Codec
 from deltavc.layout import Layout
+from deltavc.lineage.drops import is_dropped
 from deltavc.lineage.records import EdgeRecord, PackUse
 from deltavc.packing import Packs, Read
 from deltavc.snapshots import Trail
@@ -56,6 +57,8 @@ def snapshot(
 ) -> EdgeRecord:
     """Pack a snapshot of the base, with the frames of the trail's own for the tensors `reused`.
 
+    If the trail's snapshot was dropped, clean-up may be about to delete its packs, and nothing of it is used again.
+
     Args:
         objects: reads the trail's packs; what it may take of memory, frames in the making may.
 
@@ -63,6 +66,8 @@ def snapshot(
         EncodeMismatch: a frame did not decode to what it was made from; nothing of it was packed.
         CorruptObject, MissingObject: of a pack that was to be used again.
     """
+    if reused and trail.snapshot is not None and is_dropped(objects.store, trail.snapshot):
+        reused = ()
     packing.snapshot(base, layout.stored_names - set(reused), packs, codec, objects.memory, timings)
     uses = list(packs.uses)
     nbytes = packs.frames_nbytes

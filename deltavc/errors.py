@@ -9,7 +9,7 @@
     ├── StoreError ── ObjectMissing  StoreDenied  StoreUnavailable  StoreFull  StoreUnfit
     ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
     ├── NoPath
-    ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt
+    ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt  TooLate
     └── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
                         ReplicaClosed
 
@@ -67,6 +67,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "StoreUnfit",
+    "TooLate",
     "UnknownCodec",
     "UnknownRef",
     "UnsupportedDtype",
@@ -659,6 +660,27 @@ class CommitInDoubt(WriterError):
 
     def __str__(self) -> str:
         return f"whether version {self.version} was committed to branch {self.branch!r} is not known: {self.reason}"
+
+
+@dataclass(eq=False)
+class TooLate(WriterError):
+    """So much time went by since the first upload that clean-up may be about to take it; nothing was published.
+
+    what: what was to be published. age, limit: in seconds, by the store's clock.
+    """
+
+    what: str
+    age: float
+    limit: float
+
+    kind = "too_late"
+    hint = "Do it again: everything is uploaded anew. If it always takes that long, set a longer `deltavc policy --grace`."
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} was not published: its uploads began {self.age:.0f} seconds ago, "
+            f"and after {self.limit:.0f} clean-up might take them first"
+        )
 
 
 # --- replicas ---

@@ -18,10 +18,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, Unpack
 
 from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, StoreError, UnknownRef
+from deltavc.freshness import Freshness
 from deltavc.lineage import names
 from deltavc.lineage.index import Index
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve
+from deltavc.lineage.settings import SettingsRef
 from deltavc.lookup import Lookup
 from deltavc.metadata import default_author
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
@@ -55,6 +57,8 @@ class Repo(Lookup):
         self.id = repository_id
         self._store = store
         self._transfers = Transfers()
+        self._settings = SettingsRef(store, self._refs)
+        self._freshness = Freshness(store, self._transfers, self._settings)
         self._author = default_author()
 
     @property
@@ -364,7 +368,7 @@ class Repo(Lookup):
         from deltavc.walk import Objects
 
         objects = Objects(self._store, self._transfers, memory)
-        return Access(self._store, self._transfers, objects, self._refs, self._index, self._author)
+        return Access(self._store, self._transfers, objects, self._refs, self._index, self._freshness, self._author)
 
     def _open_writer(self, branch: str, options: WriterOptions, start: tuple[str, ...] | None = None) -> Writer:
         """Open a writer; `start` says where a branch that does not exist begins: nowhere, or at a version."""

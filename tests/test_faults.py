@@ -193,7 +193,7 @@ def test_in_doubt_is_settled_at_the_next_call_when_the_entry_was_lost(repo):
     with repo.writer("main") as writer:
         writer.commit(state_at(0), step=0)
         refs = lambda key: key.startswith("refs/")  # noqa: E731
-        with repo.store.down("before", when=refs), pytest.raises(CommitInDoubt):
+        with repo.store.down("before", WRITES, when=refs), pytest.raises(CommitInDoubt):
             writer.commit(state_at(1), step=1)
         with repo.again() as other:
             other.commit(state_at(5), step=5)  # somebody else takes the place

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from deltavc import canonical
-from deltavc.errors import BadPayload
+from deltavc.errors import BadPayload, ObjectMissing
 from deltavc.lineage.bucket import Bucket, listed_edges
 from deltavc.lineage.fields import ID, TIME, match, now, text
 from deltavc.lineage.records import DROPS, EdgeRecord, drop_key, drops_prefix
@@ -96,6 +96,15 @@ class Drops:
             if self._all is not None:
                 return self._all.get(target, set())
         return {edge for _, edge in listed_edges(self._bucket, drops_prefix(target))}
+
+
+def is_dropped(bucket: Bucket, edge: EdgeRecord) -> bool:
+    """Whether an edge was dropped. One request. Raises StoreError."""
+    try:
+        bucket.get(drop_key(edge.target, edge.id))
+    except ObjectMissing:
+        return False
+    return True
 
 
 def by_target(edges: Iterable[tuple[str, str]]) -> dict[str, set[str]]:

@@ -11,6 +11,7 @@ from deltavc.lineage.index import Index
 from deltavc.repo import Repo
 from deltavc.store.memory import MemoryStore
 from tests import states
+from tests.faults import FaultyStore
 
 NO_SNAPSHOTS = deltavc.SnapshotPolicy(max_edges=10**6, max_ratio=1e9)
 
@@ -61,3 +62,39 @@ def drop(store, *edges, why="expire"):
 
 def same_as_committed(state, step):
     return states.same(state, state_at(step))
+
+
+class Meanwhile(FaultyStore):
+    """Lets something happen right before, or after, the next call of a name: what others do, or that time goes by."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.quiet()
+
+    def quiet(self):
+        self._hooks = {}
+
+    def before(self, name, call, *, again=False):
+        self._hooks["before", name] = call, again
+
+    def after(self, name, call, *, again=False):
+        self._hooks["after", name] = call, again
+
+    def _run(self, when, name):
+        call, again = self._hooks.pop((when, name), (lambda: None, False))
+        if again:
+            self._hooks[when, name] = call, again
+        call()
+
+    def __getattr__(self, name):
+        found = super().__getattr__(name)
+        if name not in ("now", "create", "put", "delete", "list", "get", "stat"):
+            return found
+
+        def call(*args):
+            self._run("before", name)
+            result = found(*args)
+            self._run("after", name)
+            return result
+
+        return call
