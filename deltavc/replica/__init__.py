@@ -8,6 +8,7 @@ with repo.replica(model, at="step:118") as r:
 
 from deltavc.replica.applied import Applied, Span, Staged
 from deltavc.replica.following import ReplicaFollower
-from deltavc.replica.replica import Replica, ReplicaState
+from deltavc.replica.live import ReplicaState
+from deltavc.replica.replica import Replica
 
 __all__ = ["Applied", "Replica", "ReplicaFollower", "ReplicaState", "Span", "Staged"]

@@ -39,11 +39,16 @@ class Gate:
                 del self._readers[thread]
                 self._changed.notify_all()
 
-    def close(self) -> None:
-        """Begin a pause: wait until nobody reads, and let nobody begin."""
+    def close(self, timeout: float | None = None) -> None:
+        """Begin a pause: wait until nobody reads, and let nobody begin.
+
+        Raises:
+            TimeoutError: somebody still reads after so many seconds. The pause has begun nevertheless.
+        """
         with self._changed:
             self._pauser = threading.get_ident()
-            self._changed.wait_for(lambda: not self._readers.keys() - {self._pauser})
+            if not self._changed.wait_for(lambda: not self._readers.keys() - {self._pauser}, timeout):
+                raise TimeoutError(f"readers did not leave within {timeout:g} seconds")
 
     def open(self) -> None:
         """End the pause. Does nothing if there is none."""

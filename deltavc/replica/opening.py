@@ -13,7 +13,7 @@ from deltavc.access import Access
 from deltavc.bindings import Bindings, bind
 from deltavc.bound import Bound
 from deltavc.errors import InputError, UnknownRef
-from deltavc.replica.proof import shares
+from deltavc.replica.proof import by_name, shares
 from deltavc.replica.replica import Replica
 
 
@@ -64,7 +64,7 @@ def _root(bound: Bound) -> str | None:
     """The root of what is held, where that is all of a version."""
     if bound.partial or bound.missing:
         return None
-    held = shares(bound)
+    held = by_name(bound, shares(bound))
     values = {bound.stored(name): value for name, value in held.items()}
     if any(values[bound.stored(name)] != value for name, value in held.items()):
         return None

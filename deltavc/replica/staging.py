@@ -28,6 +28,7 @@ from deltavc.fingerprints import MODULUS
 from deltavc.kernels import Segment, SwapTable, pool
 from deltavc.replica.arena import ALIGNMENT, Arena
 from deltavc.replica.routing import Router
+from deltavc.replica.swaps import Swap
 from deltavc.timings import Timings
 from deltavc.walk import Leg, Objects
 
@@ -274,13 +275,9 @@ class Staging:
 
     # --- what has come of it ---
 
-    def moved(self) -> dict[str, int]:
-        """By how much the fingerprint of what is held of each tensor moves, modulo 2**64, by the cells' name."""
-        found: dict[str, int] = {}
-        for number, moved in self._moved.items():
-            name = self._cells[number].name
-            found[name] = (found.get(name, 0) + moved) % MODULUS
-        return found
+    def moved(self) -> Mapping[int, int]:
+        """By how much the fingerprint of each cell moves, modulo 2**64, by its number."""
+        return self._moved
 
     def swaps(self) -> list[Swap]:
         """What is staged, ready to be swapped in: one for each device."""
@@ -312,14 +309,6 @@ class Staging:
     def num_lanes(self) -> int:
         """Lanes that are staged."""
         return sum(len(arena[number][-1]) for arena in self._arenas.values() for number in arena)
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """What is staged on one device, and the name of each segment's tensor."""
-
-    table: SwapTable
-    names: list[str]
 
 
 def _arenas(cells: Sequence[Cell], nbytes: int) -> dict[torch.device, Arena]:

@@ -12,11 +12,12 @@ import pytest
 
 from deltavc.errors import DeltavcError, HookFailed, ReplicaUnusable
 from deltavc.kernels import host_swap, swapping
-from deltavc.replica import replica, rewriting
+from deltavc.replica import live as live_version
+from deltavc.replica import replica, rewriting, swaps
 from tests.replica.samples import line_of
 from tests.states import copied, same
 
-SOURCES = {replica.__file__, rewriting.__file__, swapping.__file__, host_swap.__file__}
+SOURCES = {module.__file__ for module in (replica, live_version, rewriting, swaps, swapping, host_swap)}
 
 
 @pytest.fixture
