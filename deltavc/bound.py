@@ -73,7 +73,7 @@ class Bound:
         return sum(cell.lanes.nbytes for cell in self.cells)
 
     def cells_of(self, name: str) -> tuple[Cell, ...]:
-        """The cells of one of `names`, in no overlap, in row-major order within each shard."""
+        """The cells of one of `names`; those of one shard follow each other in row-major order."""
         return self.by_name[name]
 
     def stored(self, name: str) -> str:

@@ -119,7 +119,7 @@ def uncovered(regions: Sequence[Region], by: Sequence[Region]) -> list[int]:
 class _Mask:
     """What lies between the first and the last byte of some regions, a place for each block of bytes.
 
-    A block is the largest that no run begins or ends within.
+    A block is the largest that no run begins or ends within: one element at worst, for views of every other one.
     """
 
     def __init__(self, regions: Sequence[Region]) -> None:
