@@ -19,7 +19,6 @@ from deltavc.errors import ObjectMissing, WrongWeights
 from deltavc.files import FileInput, Files
 from deltavc.freshness import Mark
 from deltavc.layout import Layout
-from deltavc.lineage.drops import is_dropped
 from deltavc.lineage.records import EdgeRecord, FileRef, VersionRecord, layout_key
 from deltavc.metadata import Metadata
 from deltavc.packing import Packs
@@ -84,16 +83,12 @@ class Draft:
 
     def lost(self, store: Store) -> str | None:
         """After it landed: what of it clean-up took before it did, if it took anything. Raises StoreError."""
-        for edge in self.edges:
-            if is_dropped(store, edge):
-                return f"{edge.key} was dropped"
-        packs = {use.key for edge in self.edges for use in edge.packs}
-        for key in sorted(packs | {file.key for file in self.record.files.values()}):
+        for file in self.record.files.values():
             try:
-                store.stat(key)
+                store.stat(file.key)
             except ObjectMissing:
-                return f"{key} is gone"
-        return None
+                return f"{file.key} is gone"
+        return edges.lost(store, self.edges)
 
     def version(self, branch: str) -> Version:
         """What the caller gets to see of it."""

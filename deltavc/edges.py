@@ -7,16 +7,18 @@ both      the whole state, beside the way that led to it        snapshot
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from deltavc import fingerprints, packing
 from deltavc.base import Base, Point
 from deltavc.delta.codecs.base import Codec
+from deltavc.errors import ObjectMissing
 from deltavc.layout import Layout
 from deltavc.lineage.drops import is_dropped
 from deltavc.lineage.records import EdgeRecord, PackUse
 from deltavc.packing import Packs, Read
 from deltavc.snapshots import Trail
+from deltavc.store.objects import Store
 from deltavc.timings import Timings
 from deltavc.walk import Objects
 
@@ -81,6 +83,19 @@ def snapshot(
                 uses.append(PackUse(use.pack, use.nbytes, use.index, frames))
                 nbytes += sum(index.frames[number].nbytes for number in frames)
     return _record(base, layout, target, uses, nbytes, layout.num_lanes, origin)
+
+
+def lost(store: Store, found: Iterable[EdgeRecord]) -> str | None:
+    """What clean-up took of edges that were published late: that one was dropped, or a pack. Raises StoreError."""
+    for edge in found:
+        if is_dropped(store, edge):
+            return f"{edge.key} was dropped"
+        for use in edge.packs:
+            try:
+                store.stat(use.key)
+            except ObjectMissing:
+                return f"{use.key} is gone"
+    return None
 
 
 def _record(

@@ -8,6 +8,7 @@ from deltavc.errors import StoreUnavailable, TooLate
 from deltavc.lineage.drops import DropRecord
 from deltavc.lineage.records import EdgeRecord
 from deltavc.lineage.settings import Policy
+from deltavc.upkeep.composing import compose_path
 from tests.faults import FaultyStore
 from tests.upkeep.stores import ClockedStore, Meanwhile, drop, grown, opened, same_as_committed, state_at
 
@@ -191,3 +192,27 @@ def test_frames_of_a_snapshot_that_was_dropped_are_not_used_again(store, dropped
             store.create(record.key, record.body)
         new = snapshot(1)
         assert {use.pack for use in new.packs}.isdisjoint(use.pack for use in old.packs) is dropped
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before-the-check", "after-it"])
+def test_a_composed_edge_is_not_published_late_either(store, late):
+    def stopped():
+        store.wait(hours=13)
+        if late:
+            time.sleep(1.7)
+            for key in store.keys("packs/") - packs:
+                store.delete(key)
+
+    slow = Meanwhile(store)
+    with opened(slow) as repo:
+        ids = grown(repo, 5)
+        set_grace(store, 3)
+        packs, edges = store.keys("packs/"), repo.edges(ids[4])
+        if late:
+            slow.after("now", lambda: slow.before("put", stopped))
+        else:
+            slow.before("now", stopped)
+        with pytest.raises(TooLate):
+            compose_path(repo._access(1 << 26), ids[0], ids[4])
+        assert repo.edges(ids[4]) == edges
+    assert everything_is_there(store)

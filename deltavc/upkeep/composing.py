@@ -26,8 +26,10 @@ from deltavc import edges, fingerprints, held, packing
 from deltavc.access import Access
 from deltavc.base import Base
 from deltavc.change import Box
-from deltavc.errors import WrongWeights
+from deltavc.errors import TooLate, WrongWeights
+from deltavc.freshness import Mark
 from deltavc.layout import Layout, TensorSpec
+from deltavc.lineage.drops import DAMAGED, DropRecord
 from deltavc.lineage.records import EdgeRecord
 from deltavc.moving import move_base, trail_to
 from deltavc.packing import Packs
@@ -45,6 +47,7 @@ def compose_path(access: Access, base: str | None, target: str) -> EdgeRecord:
     Raises:
         UnknownRef, NoPath: a version is not known, or nothing leads to it.
         Corruption: something on the way is damaged or gone; no edge was written.
+        TooLate: it took more than half the repository's grace; no edge was written, or it was dropped again.
         StoreError, DatabaseUnavailable: in the latter case the edge may be in the bucket all the same.
     """
     with Composer(access) as composer:
@@ -66,6 +69,7 @@ class Composer:
         """Write the edge that jumps from `base` to `target`. Takes, returns and raises what `compose_path` does."""
         if base == target:
             raise ValueError("an edge leads from one version to another")
+        mark = self._access.freshness.mark()
         record = self._access.index.version(target).record
         layout = self._access.objects.layout(record.layout, target)
         self._on_disk = 2 * layout.nbytes > self._memory // 2
@@ -81,7 +85,7 @@ class Composer:
         except BaseException:
             packs.abandon()
             raise
-        self._access.store.put(made.key, made.body)
+        self._publish(made, mark)
         self._access.index.record([], edges=[made])
         return made
 
@@ -98,6 +102,17 @@ class Composer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _publish(self, made: EdgeRecord, mark: Mark) -> None:
+        """Put the edge while clean-up leaves its packs alone. Raises TooLate."""
+        store, what = self._access.store, f"an edge to version {made.target}"
+        leave = self._access.freshness.check(mark, what)
+        store.put(made.key, made.body)
+        if leave.expired and edges.lost(store, [made]) is not None:
+            record = DropRecord.of(made, self._access.author, DAMAGED)
+            store.create(record.key, record.body)
+            limit = leave.grace.total_seconds() / 2
+            raise TooLate(what, (store.now() - mark.at).total_seconds(), limit)
 
     def _delta(self, base: str, layout: Layout, target: str, packs: Packs) -> EdgeRecord:
         self._start_at(base)
