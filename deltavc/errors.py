@@ -5,13 +5,13 @@
     ├── RefError ── UnknownRef  AmbiguousRef  BadRefName
     ├── Conflict ── BranchMoved  RefExists  DirectoryInUse
     ├── InputError ── BadState  UnsupportedDtype  LayoutMismatch  BadCheckpoint  BadMetadata  UnknownCodec
-    ├── Corruption ── CorruptObject  MissingObject  BadPayload  WrongWeights  EncodeMismatch
+    ├── Corruption ── CorruptObject  MissingObject  BadPayload  WrongWeights  CopiesDiffer  EncodeMismatch
     ├── StoreError ── ObjectMissing  StoreDenied  StoreUnavailable  StoreFull  StoreUnfit
     ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
     ├── NoPath
     ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt  TooLate
     └── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
-                        ReplicaClosed
+                        ReplicaClosed  PeerFailed  GroupBroken
 
 An error carries its facts as fields, says one sentence about them, and hints at the next step. `kind` is
 a stable word for programs; `exit_code` is what the command line ends with.
@@ -34,6 +34,7 @@ __all__ = [
     "CommitAbandoned",
     "CommitInDoubt",
     "Conflict",
+    "CopiesDiffer",
     "CorruptObject",
     "Corruption",
     "DatabaseError",
@@ -44,6 +45,7 @@ __all__ = [
     "EncodeMismatch",
     "ForeignWrite",
     "FormatUnsupported",
+    "GroupBroken",
     "HookFailed",
     "InputError",
     "LayoutMismatch",
@@ -52,6 +54,7 @@ __all__ = [
     "NotARepository",
     "NothingStaged",
     "ObjectMissing",
+    "PeerFailed",
     "RefError",
     "RefExists",
     "ReplicaClosed",
@@ -414,6 +417,24 @@ class WrongWeights(Corruption):
 
 
 @dataclass(eq=False)
+class CopiesDiffer(Corruption):
+    """Ranks that hold the same part of a tensor hold different values.
+
+    ranks: those that hold equal values together, most first.
+    """
+
+    tensor: str
+    ranks: tuple[tuple[int, ...], ...]
+
+    kind = "copies_differ"
+    hint = "Nothing was moved. Find what wrote to the tensor on some ranks only; verify() finds the rank that is wrong."
+
+    def __str__(self) -> str:
+        groups = " and ".join(", ".join(map(str, group)) for group in self.ranks)
+        return f"ranks hold different copies of tensor {self.tensor!r}: {groups}"
+
+
+@dataclass(eq=False)
 class EncodeMismatch(Corruption):
     """A frame, decoded right after it was encoded, is not the change it was made from."""
 
@@ -773,6 +794,40 @@ class ReplicaUnusable(ReplicaError):
 
     def __str__(self) -> str:
         return f"the replica is unusable: {self.reason}"
+
+
+@dataclass(eq=False)
+class PeerFailed(ReplicaError):
+    """A call of a replica group failed on another rank, and so on all; `failure` is that error's kind."""
+
+    rank: int
+    failure: str
+    reason: str
+
+    kind = "peer_failed"
+    hint = "No rank has moved. See the error on that rank."
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} failed, so no rank moves: {self.reason}"
+
+
+@dataclass(eq=False)
+class GroupBroken(ReplicaError):
+    """Ranks of a replica group did not take part in a call within the time-out, or what they decide by is gone."""
+
+    call: str
+    ranks: tuple[int, ...]
+    reason: str
+
+    kind = "group_broken"
+    hint = (
+        "This rank has not moved. If the others live, make the call again on all ranks; "
+        "if not, start them and make a new replica group."
+    )
+
+    def __str__(self) -> str:
+        ranks = f"without rank {', '.join(map(str, self.ranks))}" if self.ranks else "without the others"
+        return f"{self.call} cannot be done {ranks}: {self.reason}"
 
 
 class ReplicaClosed(ReplicaError):
