@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from deltavc.errors import ForeignWrite
-from deltavc.kernels import many, swapping
 from deltavc.kernels import gpu as kernels
+from deltavc.kernels import many, swapping
 from tests.kernels.gpu.placed import DEVICE
 from tests.replica.samples import line_of
 from tests.states import random_bits, same
