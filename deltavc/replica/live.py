@@ -139,6 +139,8 @@ class LiveVersion:
         if self._staged is not None:
             self._staged.cancel()
         self._worker.close()
+        self._ready = None
+        self._staging.release()
 
     def __enter__(self) -> Self:
         return self

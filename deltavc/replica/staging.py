@@ -136,6 +136,11 @@ class Staging:
         self._pending_nbytes = 0
         self._moved.clear()
 
+    def release(self) -> None:
+        """Forget what is staged, and give the arenas back; nothing can be staged after this."""
+        self.clear()
+        self._arenas.clear()
+
     def _walk(self, legs: list[Leg], objects: Objects, timings: Timings) -> int:
         nbytes = 0
         at = 0
