@@ -25,6 +25,7 @@ from .texts import plain
 INTERRUPTED = 130
 USAGE = 2
 FAILED = 1
+CORRUPT = 20
 
 
 class OutputClosed(Exception):

@@ -36,6 +36,9 @@ COMMANDS = (
     "status",
     "stats",
     "db",
+    "fsck",
+    "verify",
+    "audit",
     "completion",
 )
 """In the order of --help. Each is the name of a command and of the module that holds it."""

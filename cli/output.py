@@ -11,19 +11,25 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import texts
+from . import findings, texts
 from .failures import OutputClosed
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from deltavc.diff import Diff
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
     from deltavc.version import Version
+    from deltavc.upkeep.audit import Audit
+    from deltavc.upkeep.fsck_report import Report
+    from deltavc.upkeep.verify import Verification
+    from deltavc.upkeep.verify_files import Match
 
 
 class Output:
@@ -143,6 +149,22 @@ class Output:
         said = f"the schema is {after}" + (" already" if before == after else f", was {before or 'none'}")
         self._print({"before": before, "after": after}, [said])
 
+    def checked(self, report: Report) -> None:
+        """A repository that was checked."""
+        self._print(report.as_json(), findings.checked(report))
+
+    def verified(self, found: Verification) -> None:
+        """A version that was proven, or not."""
+        self._print(found.as_json(), findings.verified(found))
+
+    def matched(self, path: str, found: Match) -> None:
+        """A checkpoint that was compared with a version."""
+        self._print(found.as_json(), findings.matched(path, found))
+
+    def audited(self, found: Audit) -> None:
+        """All about one version."""
+        self._print(found.as_json(), findings.audited(found))
+
     def raw(self, text: str) -> None:
         """Text that has no other form: a completion script."""
         self._write(text)
@@ -173,6 +195,31 @@ class Output:
     def _print(self, value: Any, lines: Iterable[str]) -> None:
         # ASCII, so that any terminal and any locale takes it.
         self._write(json.dumps(value, indent=2) if self._as_json else "\n".join(lines))
+    @contextlib.contextmanager
+    def steps(self) -> Iterator[Callable[[str, int, int], None]]:
+        """Show on a terminal what is being done, how much of it is done and how long it will take."""
+        if self._quiet or sys.stderr is None or not sys.stderr.isatty():
+            yield lambda doing, done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            tasks: dict[str, TaskID] = {}
+
+            def show(doing: str, done: int, total: int) -> None:
+                if doing not in tasks:
+                    tasks[doing] = bar.add_task(texts.plain(doing), total=None)
+                bar.update(tasks[doing], completed=done, total=total or None)
+
+            yield show
+
 
     def _write(self, text: str) -> None:
         if not text:

@@ -86,11 +86,14 @@ def _repair(access: Access, first: _Check, check: Callable[[], _Check], reindex:
     second = check() if healed else first  # records that can be read again may have more to tell
     fsck_repair.drop(access, second.to_drop())
     fsck_repair.redrop(access, second.report.problems)
+    third = check() if second.to_drop() else second  # without an edge, others may have no way forward any more
+    fsck_repair.lead_forwards(access, third.detours)
     if reindex is not None and any(problem.kind == "index_differs" for problem in second.report.problems):
         reindex()
     last = check().report
     left = {(problem.kind, problem.key) for problem in last.problems}
-    found = {(problem.kind, problem.key): problem for problem in (*first.report.problems, *second.report.problems)}
+    reports = [check.report for check in (first, second, third)]
+    found = {(problem.kind, problem.key): problem for report in reports for problem in report.problems}
     solved = [problem.fixed(_how(problem, healed)) for name, problem in found.items() if name not in left]
     return dataclasses.replace(last, problems=_merged([*solved, *last.problems]), lost=second.report.lost)
 
@@ -98,9 +101,7 @@ def _repair(access: Access, first: _Check, check: Callable[[], _Check], reindex:
 def _how(problem: Problem, healed: set[str]) -> str:
     if problem.key in healed:
         return "written again from the database"
-    if problem.kind == "damaged_drop":
-        return "written again"
-    return "the database was filled anew" if problem.kind == "index_differs" else "the edges that need it were dropped"
+    return _DONE.get(problem.kind, "the edges that need it were dropped")
 
 
 class _Check:
@@ -140,7 +141,8 @@ class _Check:
         if index.place is not None:
             self._compare_index(index.place)
         found = losses(survey, self._outlines.values(), self._sound)
-        survey.problems += found.unexplained
+        survey.problems += found.problems
+        self.detours = found.detours
         self.report = Report(
             problems=_merged(survey.problems),
             lost=found.lost,
@@ -271,6 +273,13 @@ class _Check:
             num_files=len({file for seen in survey.versions.values() for file in seen.files}),
         )
 
+
+_DONE = {
+    "damaged_drop": "written again",
+    "index_differs": "the database was filled anew",
+    "no_way_forward": "an edge was written that leads to it",
+}
+"""What was done about a kind of problem, where it was not written again and no edge was dropped for it."""
 
 _HOPELESS = frozenset({"wrong_edge", "wrong_weights", "damaged_pack", "missing_pack"})
 """Kinds of problems after which an edge is dropped, if anything is to be repaired."""

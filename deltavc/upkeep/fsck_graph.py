@@ -87,6 +87,19 @@ class Graph:
         """Versions that some walk from nothing leads to."""
         return self._entry.keys()
 
+    @property
+    def forwards(self) -> Set[str]:
+        """Those of them that a walk leads to which never goes back over an edge."""
+        found: dict[str, None] = {}
+        for version, way in self._entry.items():  # after where it is entered from
+            if way.forward and (way.source is None or way.source in found):
+                found[version] = None
+        return found.keys()
+
+    def entered_from(self, version: str) -> str | None:
+        """Where the tree comes to a version from; None for nothing."""
+        return self._entry[version].source
+
     def tour(self, needed: Set[str]) -> list[Way]:
         """The ways over these edges (by id), in the order in which to check them. Unreachable ones are left out."""
         children: dict[str | None, list[Way]] = defaultdict(list)

@@ -19,19 +19,23 @@ _NEEDED = re.compile(r"(drops|refs|settings|probe)/.*|deltavc\.json|lineage\.db.
 @dataclass(frozen=True, slots=True)
 class Losses:
     """lost: ids of versions that would be reached if nothing were wrong. without_weights: how many were given up on
-    purpose. unexplained: problems of versions that nothing leads to though nothing was dropped."""
+    purpose. problems: of versions that nothing leads to though nothing was dropped, or nothing leads forwards to.
+    detours: for each of the latter a version that edges lead forwards to, from where it can be reached."""
 
     lost: tuple[str, ...]
     without_weights: int
-    unexplained: list[Problem]
+    problems: list[Problem]
+    detours: dict[str, str]
 
 
 def losses(survey: Survey, edges: Collection[Outline], sound: Set[str]) -> Losses:
     """Compare what can be reached with what could be if all edges were sound and all records there."""
-    reached = Graph(edge for edge in edges if edge.id in sound).reached
-    beyond = survey.committed - reached
+    graph = Graph(edge for edge in edges if edge.id in sound)
+    detours, problems = _backwards(graph, [edge for edge in edges if edge.id in sound])
+    beyond = survey.committed - graph.reached
+    unreadable_versions = survey.committed - survey.versions.keys()
     if not beyond:
-        return Losses((), 0, [])
+        return Losses(tuple(sorted(unreadable_versions)), 0, problems, detours)
     unreadable = {found["target"] for problem in survey.problems if (found := EDGE_KEY.fullmatch(problem.key))}
     into: dict[str, list[Outline]] = defaultdict(list)
     out: dict[str, list[str]] = defaultdict(list)
@@ -45,13 +49,35 @@ def losses(survey: Survey, edges: Collection[Outline], sound: Set[str]) -> Losse
     if_whole = closure(starts, lambda version: out.get(version, ()))
     dropped = {version for version in beyond if survey.dropped.get(version)}
     given_up = closure(dropped - if_whole, lambda version: out.get(version, ())) & beyond - if_whole
-    unexplained = [
+    problems += [
         Problem("no_path", edges_prefix(version), "no edges lead to this version, and none was dropped", (version,))
         for version in sorted(beyond - if_whole - given_up)
     ]
-    unreadable_versions = survey.committed - survey.versions.keys()
     lost = (beyond - given_up) | unreadable_versions
-    return Losses(tuple(sorted(lost)), len(given_up - lost), unexplained)
+    return Losses(tuple(sorted(lost)), len(given_up - lost), problems, detours)
+
+
+def _backwards(graph: Graph, edges: Iterable[Outline]) -> tuple[dict[str, str], list[Problem]]:
+    """Versions that only walks back lead to: where each chain of them begins, and from where it is reached."""
+    forwards = graph.forwards
+    only_back = graph.reached - forwards
+    onward: dict[str, list[str]] = defaultdict(list)
+    for edge in edges if only_back else ():
+        if edge.base is not None and {edge.base, edge.target} <= only_back:
+            onward[edge.base].append(edge.target)
+    behind = {target for targets in onward.values() for target in targets}
+    detours: dict[str, str] = {}
+    problems: list[Problem] = []
+    for version in sorted(only_back - behind):
+        start: str | None = version
+        while start is not None and start not in forwards:
+            start = graph.entered_from(start)
+        assert start is not None  # snapshots lead forwards
+        detours[version] = start
+        what = "only walks back over later edges lead to this version, and a checkout goes forwards"
+        concerned = closure([version], lambda item: onward.get(item, ()))
+        problems.append(Problem("no_way_forward", edges_prefix(version), what, tuple(sorted(concerned))))
+    return detours, problems
 
 
 def orphans(survey: Survey, edges: Iterable[Outline], packs: Set[str]) -> Orphans:

@@ -8,7 +8,7 @@ as clean-up has not come.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from deltavc import canonical
 from deltavc.access import Access
@@ -17,6 +17,7 @@ from deltavc.lineage import contents
 from deltavc.lineage.drops import DAMAGED, DropRecord
 from deltavc.lineage.fields import now
 from deltavc.lineage.records import RefEntry
+from deltavc.upkeep.composing import Composer
 from deltavc.upkeep.fsck_report import Problem
 
 _RECORD = re.compile(r"(versions|layouts|edges)/[0-9a-f]{2,64}/(?P<id>[0-9a-f]{64})\.json")
@@ -60,6 +61,19 @@ def redrop(access: Access, problems: Iterable[Problem]) -> None:
         if problem.kind == "damaged_drop" and (found := _DROP.fullmatch(problem.key)):
             record = DropRecord(found["edge"], found["target"], access.author, now(), DAMAGED)
             access.store.put(record.key, record.body)
+
+
+def lead_forwards(access: Access, detours: Mapping[str, str]) -> None:
+    """Write edges to versions that only walks back lead to, each from a version that they can be reached from.
+
+    Raises:
+        Corruption: something on the way is damaged; StoreError, DatabaseUnavailable
+    """
+    if detours:
+        access.index.refresh()
+    with Composer(access) as composer:
+        for version, start in detours.items():
+            composer.compose(start, version)
 
 
 def _known_body(access: Access, key: str) -> bytes | None:

@@ -1,0 +1,43 @@
+"""deltavc verify: is a version, or a checkpoint on disk, what it should be?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .failures import CORRUPT
+from .options import pass_repo
+from .output import Output
+
+if TYPE_CHECKING:
+    from deltavc.repo import Repo
+
+
+@click.command()
+@click.argument("what", default="main")
+@click.option("--against", metavar="REF", help="WHAT is a checkpoint; compare it with this version.")
+@pass_repo
+def verify(repo: Repo, out: Output, what: str, against: str | None) -> None:
+    """Prove the version WHAT (default: main), or that the checkpoint WHAT is one.
+
+    A version: its id and those of all its ancestors, its objects, its files, and its weights by walking to them. With
+    --against: do these files hold exactly that version? The exit code is 20 if something is not as it should be.
+
+    \b
+    Example:
+      deltavc verify best:reward
+      deltavc verify out --against best:reward
+    """
+    if against is None:
+        with out.steps() as progress:
+            found = repo.verify(what, progress=progress)
+        out.verified(found)
+        ok = found.ok
+    else:
+        with out.progress(f"reading {what}"):
+            match = repo.match(what, against)
+        out.matched(what, match)
+        ok = match.ok
+    if not ok:
+        click.get_current_context().exit(CORRUPT)
