@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from deltavc.change import Change, Dense, Sparse
-from deltavc.delta.codecs.planes import SAMPLE_LANES, Lanes, Planes, best_split, dense_lanes, sample, sample_starts
+from deltavc.delta.codecs.planes import Lanes, Planes, best_split, dense_lanes, sample, sample_starts
 from deltavc.delta.codecs.sparse import SparseGaps, signs_nbits
+
+_SAMPLE = 16384
 
 _SURELY_SPARSE = 0.05
 """Below this density planes, at a bit a lane or nearly, never win."""
@@ -38,9 +40,7 @@ def choose(change: Change, num_lanes: int) -> str:
         return "sparse" if changed * (lane_bytes + 1) < num_lanes * lane_bytes else "raw"
     if isinstance(change, Sparse) and change.num_changes < _SURELY_SPARSE * num_lanes:
         return "sparse"
-    lanes = (
-        _dense_sample(change, num_lanes) if isinstance(change, Sparse) else sample(dense_lanes(change), SAMPLE_LANES)
-    )
+    lanes = _dense_sample(change, num_lanes) if isinstance(change, Sparse) else sample(dense_lanes(change), _SAMPLE)
     few = sample(lanes, _FEW)
     pointless = np.count_nonzero(lanes) > _SURELY_DENSE * lanes.size and _wide(few[few != 0])
     if pointless and best_split(few)[1] < 8 * _ADVANTAGE * few.nbytes:
@@ -64,7 +64,7 @@ def _wide(values: Lanes) -> bool:
 def _dense_sample(change: Sparse, num_lanes: int) -> Lanes:
     """What `sample` would take of the dense change."""
     positions, values = change.positions.numpy(), change.values.numpy()
-    starts, length = sample_starts(num_lanes, SAMPLE_LANES)
+    starts, length = sample_starts(num_lanes, _SAMPLE)
     lanes = np.zeros(len(starts) * length, values.dtype)
     for number, start in enumerate(starts):
         first, end = np.searchsorted(positions, (start, start + length))

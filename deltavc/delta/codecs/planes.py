@@ -34,9 +34,13 @@ PLAIN, ZIGZAG, ROTATED = 0, 1, 2
 _STORED, _ZSTD = 0, 1
 _ENTRY = struct.Struct("<BI")
 
-SAMPLE_LANES = 16384
-_SAMPLE_BYTES = 65536
+_SPLIT_LANES = 8192
+
+_SAMPLE_BYTES = 32768
+"""Rows that repeat are seen up to this length: then two of the sample's pieces show the same part of one."""
+
 _PIECES = 4
+
 _FEW = 64
 """Bytes of a plane below which a zstd frame's own size eats what it saves."""
 
@@ -73,7 +77,7 @@ class Planes:
     def encode(self, change: Change, num_lanes: int) -> bytes:
         """Write a dense change; a sample of it decides how it is split and how each plane is coded."""
         lanes = dense_lanes(change)
-        return pack_lanes(lanes, best_split(sample(lanes, SAMPLE_LANES))[0])
+        return pack_lanes(lanes, best_split(sample(lanes, _SPLIT_LANES))[0])
 
     def decode(self, payload: Buffer, header: FrameHeader) -> Change:
         """Read a dense change. Raises BadPayload."""
