@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, Unpack
 
+from deltavc.checks import Checks
 from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, StoreError, UnknownRef
 from deltavc.freshness import Freshness
 from deltavc.lineage import names
@@ -24,7 +25,6 @@ from deltavc.lineage.index import Index
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve
 from deltavc.lineage.settings import SettingsRef
-from deltavc.lookup import Lookup
 from deltavc.metadata import default_author
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.objects import Store
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Repo(Lookup):
+class Repo(Checks):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:
