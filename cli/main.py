@@ -25,6 +25,7 @@ COMMANDS = (
     "init",
     "commit",
     "checkout",
+    "follow",
     "log",
     "show",
     "diff",
@@ -35,10 +36,10 @@ COMMANDS = (
     "identify",
     "status",
     "stats",
-    "db",
     "fsck",
     "verify",
     "audit",
+    "db",
     "completion",
 )
 """In the order of --help. Each is the name of a command and of the module that holds it."""

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from deltavc.diff import Diff
+    from deltavc.following import Moved
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
-    from deltavc.version import Version
     from deltavc.upkeep.audit import Audit
     from deltavc.upkeep.fsck_report import Report
     from deltavc.upkeep.verify import Verification
     from deltavc.upkeep.verify_files import Match
+    from deltavc.version import Version
 
 
 class Output:
@@ -76,6 +77,10 @@ class Output:
             {"version": version, "directory": directory, "timings": dict(timings)},
             [f"{version[:12]} is in {texts.plain(directory)}"],
         )
+
+    def followed(self, moved: Moved) -> None:
+        """A directory that was brought to a version: a line for each, since there may be no end of them."""
+        self._write(json.dumps(moved.as_json()) if self._as_json else texts.followed(moved))
 
     def log(
         self, versions: Sequence[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
@@ -144,11 +149,6 @@ class Output:
         """How much there is."""
         self._print(dataclasses.asdict(totals), texts.stats(totals))
 
-    def upgraded(self, before: str | None, after: str) -> None:
-        """A database whose schema was brought up to date."""
-        said = f"the schema is {after}" + (" already" if before == after else f", was {before or 'none'}")
-        self._print({"before": before, "after": after}, [said])
-
     def checked(self, report: Report) -> None:
         """A repository that was checked."""
         self._print(report.as_json(), findings.checked(report))
@@ -164,6 +164,11 @@ class Output:
     def audited(self, found: Audit) -> None:
         """All about one version."""
         self._print(found.as_json(), findings.audited(found))
+
+    def upgraded(self, before: str | None, after: str) -> None:
+        """A database whose schema was brought up to date."""
+        said = f"the schema is {after}" + (" already" if before == after else f", was {before or 'none'}")
+        self._print({"before": before, "after": after}, [said])
 
     def raw(self, text: str) -> None:
         """Text that has no other form: a completion script."""
@@ -190,11 +195,6 @@ class Output:
             bar.add_task(texts.plain(doing), total=None)
             yield
 
-    # --- inside ---
-
-    def _print(self, value: Any, lines: Iterable[str]) -> None:
-        # ASCII, so that any terminal and any locale takes it.
-        self._write(json.dumps(value, indent=2) if self._as_json else "\n".join(lines))
     @contextlib.contextmanager
     def steps(self) -> Iterator[Callable[[str, int, int], None]]:
         """Show on a terminal what is being done, how much of it is done and how long it will take."""
@@ -220,6 +220,11 @@ class Output:
 
             yield show
 
+    # --- inside ---
+
+    def _print(self, value: Any, lines: Iterable[str]) -> None:
+        # ASCII, so that any terminal and any locale takes it.
+        self._write(json.dumps(value, indent=2) if self._as_json else "\n".join(lines))
 
     def _write(self, text: str) -> None:
         if not text:

@@ -16,6 +16,7 @@ from .graph import draw
 
 if TYPE_CHECKING:
     from deltavc.diff import Diff, TensorDiff
+    from deltavc.following import Moved
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
     from deltavc.version import Version
@@ -36,6 +37,14 @@ def committed(version: Version) -> Iterator[str]:
     """A version that was just committed."""
     yield f"[{plain(version.branch or '')}] {brief(version)}"
     yield f"{_changed(version)}, {nbytes(version.stored_bytes)} stored"
+
+
+def followed(moved: Moved) -> str:
+    """A directory that was brought to a version."""
+    files = f"{len(moved.written)} file{'s' * (len(moved.written) != 1)} written"
+    step = [] if moved.step is None else [f"step {moved.step}"]
+    took = f"{nbytes(moved.fetched_bytes)} fetched, {files}, {moved.seconds:.2f} s"
+    return "  ".join([_id(moved.version[:SHORT]), *step, took])
 
 
 def log(
