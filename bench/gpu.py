@@ -9,6 +9,8 @@ there, until it is through, medians of the rounds after one that compiles:
     dense XOR            the pause of systems that XOR whole tensors, when the XOR is there already
     nvCOMP decode + XOR  the same, from blocks of Snappy on the device (with the package nvidia-nvcomp)
     diff, fingerprint    what a writer does for a commit, and a reader to verify
+    replica, pause       all of it as a user has it: staged from a repository in memory, compared, written, through
+    replica, stage       fetched, checked, decoded, gathered and proven beside serving
 
 Takes under five minutes. Sizes that do not fit are left out. `--small` shrinks all of it, to show that it runs:
 without a device in Triton's interpreter, whose times mean nothing.
@@ -29,6 +31,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
+import deltavc
 from deltavc.change import Box, Dense
 from deltavc.delta.codecs import codec
 from deltavc.delta.codecs.base import FrameHeader
@@ -61,6 +64,9 @@ def main():
             continue
         for density in options.density:
             seconds = measure(num_matrices, shape, density, options.rounds)
+            if DEVICE.type == "cuda":
+                torch.cuda.empty_cache()
+            seconds |= move(num_matrices, shape, density, options.rounds)
             for what, median in seconds.items():
                 speed, ratio = num_lanes * 2 / median / 1e9, median / seconds["copy"]
                 row = f"{what:<20} {median * 1e3:10.3f} {speed:8.1f} {ratio:8.3f}"
@@ -110,6 +116,28 @@ def measure(num_matrices, shape, density, rounds):
         except Exception as error:  # a peer that fails must not take the other figures along
             print(f"nvCOMP failed: {type(error).__name__}: {error}")
     return {what: seconds[what] for what in ("copy", *(what for what in seconds if what != "copy"))}
+
+
+def move(num_matrices, shape, density, rounds):
+    """Median seconds of a replica's pause and of its staging, to and fro between two versions."""
+    state = {f"{n}.weight": torch.zeros(shape, dtype=torch.bfloat16, device=DEVICE) for n in range(num_matrices)}
+    state |= {f"{n}.bias": torch.zeros(shape[0], dtype=torch.bfloat16, device=DEVICE) for n in range(num_matrices)}
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    with deltavc.init(f"memory://gpu-{num_matrices}-{density}") as repo:
+        with repo.writer("main") as writer:  # zeros are soon committed; what is live makes no difference to a swap
+            writer.commit(state)
+            for tensor in state.values():
+                lanes = tensor.view(torch.int16)
+                lanes += torch.rand(lanes.shape, device=DEVICE, generator=generator) < density
+            writer.commit(state, snapshot=False)
+        room = int(32 * density * sum(tensor.nbytes for tensor in state.values())) + (64 << 20)
+        with repo.replica(state, at="main", staging_bytes=room) as replica:
+            moves = [replica.move(f"main~{(number + 1) % 2}") for number in range(rounds + 1)][1:]
+            replica.verify()
+    return {
+        "replica, pause": statistics.median(applied.pause_seconds for applied in moves),
+        "replica, stage": statistics.median(applied.stage_seconds for applied in moves),
+    }
 
 
 def check(olds, news, changed):
