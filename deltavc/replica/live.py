@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 from deltavc import walk
 from deltavc.access import Access
 from deltavc.bound import Bound
-from deltavc.errors import ForeignWrite, HookFailed, NothingStaged, ReplicaUnusable, WrongWeights
+from deltavc.errors import CopiesDiffer, ForeignWrite, HookFailed, NothingStaged, ReplicaUnusable, WrongWeights
 from deltavc.fingerprints import MODULUS
 from deltavc.lineage.plan import Plan, plan
 from deltavc.lineage.records import VersionRecord
@@ -181,12 +181,13 @@ class LiveVersion:
         after = [(value + moved.get(cell, 0)) % MODULUS for cell, value in enumerate(self._position.shares)]
         try:
             self._prove(record, after)
-        except WrongWeights:
+        except (WrongWeights, CopiesDiffer):
             self._verify()  # raises, if it is the live tensors that are wrong
             raise
         swaps = self._staging.swaps()
         self._staging.check_cancelled()
         synchronize(self._devices)
+        self._agree(final=False)
         log.info("staged %s: %d edges, %d bytes, %s", record.id[:12], len(legs), nbytes, timings.as_dict())
         seconds = time.perf_counter() - begin
         in_all = (nbytes, seconds) if ready is None else (nbytes + ready.nbytes, seconds + ready.seconds)
@@ -257,7 +258,7 @@ class LiveVersion:
                     self._on_apply(applied)
                 except Exception as error:
                     raise HookFailed(applied.version, f"{type(error).__name__}: {error}") from error
-        self._agree()
+        self._agree(final=True)
         self._take(target)
         return replace(applied, pause_seconds=time.perf_counter() - begin, timings=timings.as_dict())
 
@@ -265,8 +266,8 @@ class LiveVersion:
         """Write what is staged over the live lanes, or nothing. Returns the tensors that somebody else wrote to."""
         return swap_all(swaps)
 
-    def _agree(self) -> None:
-        """Decide that the move is made. Raises if it is not; a replica that is alone has nobody to ask."""
+    def _agree(self, *, final: bool) -> None:
+        """Go on, to the next step or, if final, to the new version. Raises if others cannot; alone, there are none."""
 
     def _settle(self) -> None:
         """Leave the pause: at the target if its position was taken, else as before it. Does no harm twice.
@@ -329,6 +330,7 @@ class LiveVersion:
         timings = Timings("fetch", "decode", "apply", "hook")
         way = self._plan(version, held)
         legs = walk.legs(way, self._access.objects, self._router.names)
+        self._agree(final=False)
 
         def write() -> Applied:
             self._gate.close(self._patience)
@@ -344,7 +346,7 @@ class LiveVersion:
             applied = Applied(version, paused, num_lanes, timings.as_dict(), nbytes=way.nbytes)
             if self._on_apply is not None:
                 self._on_apply(applied)
-            self._agree()
+            self._agree(final=True)
             self._take(Position.at(version, found))
             self._broken = None
             return replace(applied, pause_seconds=time.perf_counter() - begin, timings=timings.as_dict())
