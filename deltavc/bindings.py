@@ -100,6 +100,8 @@ def bind(
     layout: Layout,
     bindings: Bindings | None = None,
     ignore: Sequence[str] = (),
+    *,
+    complete: bool = True,
 ) -> Bound:
     """Find the place of each of a version's lanes in live memory.
 
@@ -109,6 +111,7 @@ def bind(
         bindings: checkpoint tensors that live elsewhere than under their own name, or in part.
         ignore: names, or patterns as in fnmatch, of checkpoint tensors that need not be held and of live tensors
             that need not be covered. They are not bound by name; bindings of them count.
+        complete: whether every checkpoint tensor that is not ignored has to be held.
 
     Raises:
         LayoutMismatch: a checkpoint tensor that is not held, live elements that nothing of the version covers, dtypes
@@ -123,7 +126,7 @@ def bind(
     ignored = _ignored(ignore, layout.place.keys() | named.keys())
     tensors = _writable(named, ignored)
     held = _held(layout, tensors, given, ignored)
-    missing = _missing(layout, held.keys(), ignored)
+    missing = _missing(layout, held.keys(), ignored if complete else layout.place.keys())
     held = _once(layout, held)
     places = [place for name in held for place in held[name]]
     check_apart(places)
