@@ -16,7 +16,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,19 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that no other writer runs beside. Raises DatabaseUnavailable."""
+def writing(engine: Engine, *, unchecked: bool = False) -> Iterator[Connection]:
+    """A transaction that no other writer runs beside.
+
+    Args:
+        unchecked: on SQLite, do not look whether foreign keys lead somewhere.
+
+    Raises:
+        DatabaseUnavailable
+    """
     with _named_errors(engine), engine.connect() as connection:
         connection.execution_options(**{_WRITES: True})
-        with connection.begin():
+        keys = _without_foreign_keys(connection) if unchecked else nullcontext()
+        with keys, connection.begin():
             if engine.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
             yield connection
@@ -154,6 +162,20 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+@contextmanager
+def _without_foreign_keys(connection: Connection) -> Iterator[None]:
+    """SQLite takes this only between transactions, so it is said to the driver's connection."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA foreign_keys = OFF")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA foreign_keys = ON")
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import Engine, insert, select
 from deltavc.errors import MissingObject, WrongDatabase
 from deltavc.layout import Layout
 from deltavc.lineage.bucket import Bucket, listed_edges, read_edge, read_edges, read_layout, read_version
+from deltavc.lineage.bundles import bundled
 from deltavc.lineage.database import reading, redact, writing
 from deltavc.lineage.drops import Drops
 from deltavc.lineage.history import History, last_entry
@@ -34,6 +35,10 @@ log = logging.getLogger(__name__)
 
 _READERS = 32
 _BATCH = 256
+
+_MANY = 512
+"""Moves after which it is taken that many more follow, so that bundles are looked for."""
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -69,15 +74,16 @@ class Index(History):
             StoreError, DatabaseUnavailable
         """
         known = self._known() if refs is None else {ref: self.head(ref) for ref in refs}
-        drops = Drops(self.bucket)
-        with ThreadPoolExecutor(_READERS) as pool:
-            for ref, entry in known.items() if len(known) == 1 else self._moved(known, pool):
-                self._follow(ref, entry, drops, pool)
+        self._catch_up(known)
 
-    def catch_up_all(self) -> None:
-        """Catch up, and find refs that are new. This lists everything under refs/. Raises what `catch_up` raises."""
+    def catch_up_all(self, progress: Callable[[int], None] | None = None) -> None:
+        """Catch up, and find refs that are new. This lists the refs. Raises what `catch_up` raises.
+
+        Args:
+            progress: told, from time to time, how many moves of refs were indexed.
+        """
         known = self._known()
-        self.catch_up({*self.refs.names(known), *known})
+        self._catch_up(dict.fromkeys(self.refs.names(known)) | known, progress)
 
     def refresh(self) -> None:
         """Learn of edges to known versions that others added or dropped. This lists everything under edges/ and drops/.
@@ -96,8 +102,9 @@ class Index(History):
             targets = keys_of(db, versions, {target for target, _ in new})
         new = [item for item in new if item[0] in targets]  # those of other versions come with their versions
         with ThreadPoolExecutor(_READERS) as pool:
+            source = _Source(self.bucket, pool)
             for start in range(0, len(new), _BATCH):
-                read = _each(pool, new[start : start + _BATCH], lambda item: self._added(*item))
+                read = source.each(new[start : start + _BATCH], lambda item: self._added(*item))
                 self.record([], edges=[edge for edge in read if edge is not None])
         log.debug("indexed %d edges that were added, removed %d", len(new), len(known & dropped))
 
@@ -156,28 +163,41 @@ class Index(History):
             names = db.execute(select(refs.c.name).order_by(refs.c.name)).scalars().all()
             return {name: last_entry(db, name) for name in names}
 
+    def _catch_up(self, known: dict[str, RefEntry | None], progress: Callable[[int], None] | None = None) -> None:
+        done, looked = 0, False
+        with contextlib.ExitStack() as stack:
+            source = _Source(self.bucket, stack.enter_context(ThreadPoolExecutor(_READERS)))
+            for ref, entry in known.items() if len(known) == 1 else self._moved(known, source.pool):
+                last = entry
+                entries = source.refs.entries(ref, last)
+                while batch := list(islice(entries, _BATCH)):
+                    gathered = self._gather(batch, source)
+                    with writing(self.engine) as db:
+                        insert_batch(db, gathered)
+                    last = batch[-1]
+                    log.debug("indexed %d moves of %s up to %d", len(batch), ref, last.sequence)
+                    done += len(batch)
+                    if progress is not None:
+                        progress(done)
+                    if done >= _MANY and not looked:
+                        looked = True
+                        source = _Source(stack.enter_context(bundled(self.bucket)), source.pool)
+                        entries = source.refs.entries(ref, last)
+
     def _moved(self, known: dict[str, RefEntry | None], pool: ThreadPoolExecutor) -> list[tuple[str, RefEntry | None]]:
         """Those refs that have entries after the known ones."""
         new = pool.map(lambda item: next(self.refs.entries(*item), None), known.items())
         return [item for item, entry in zip(known.items(), new, strict=True) if entry is not None]
 
-    def _follow(self, ref: str, known: RefEntry | None, drops: Drops, pool: ThreadPoolExecutor) -> None:
-        entries = self.refs.entries(ref, known)
-        while batch := list(islice(entries, _BATCH)):
-            gathered = self._gather(batch, drops, pool)
-            with writing(self.engine) as db:
-                insert_batch(db, gathered)
-            log.debug("indexed %d moves of %s up to %d", len(batch), ref, batch[-1].sequence)
-
-    def _gather(self, entries: list[RefEntry], drops: Drops, pool: ThreadPoolExecutor) -> Batch:
+    def _gather(self, entries: list[RefEntry], source: _Source) -> Batch:
         """Read all that these entries lead to and the database does not have."""
         found: dict[str, VersionRecord] = {}
         edges: list[EdgeRecord] = []
         wanted = {entry.new for entry in entries if entry.new is not None}
         while wanted := self._unknown(wanted - found.keys()):
             ids = sorted(wanted)
-            found.update(zip(ids, _each(pool, ids, lambda version: read_version(self.bucket, version)), strict=True))
-            into = _each(pool, ids, lambda version: read_edges(self.bucket, version, drops.of))
+            found.update(zip(ids, source.each(ids, lambda version: read_version(source.bucket, version)), strict=True))
+            into = source.each(ids, lambda version: read_edges(source.bucket, version, source.drops.of))
             new_edges = [edge for some in into for edge in some]
             edges += new_edges
             wanted = {parent for version in ids for parent in found[version].parents}
@@ -185,7 +205,7 @@ class Index(History):
         used = {record.layout: version for version, record in found.items()}
         with reading(self.engine) as db:
             missing = sorted(used.keys() - keys_of(db, layouts, used))
-        read = _each(pool, missing, lambda layout: read_layout(self.bucket, layout, used[layout]))
+        read = source.each(missing, lambda layout: read_layout(source.bucket, layout, used[layout]))
         return Batch(list(found.values()), list(read), edges, entries)
 
     def _unknown(self, ids: set[str]) -> set[str]:
@@ -195,9 +215,18 @@ class Index(History):
             return ids - keys_of(db, versions, ids).keys()
 
 
-def _each(pool: ThreadPoolExecutor, items: Sequence[_T], call: Callable[[_T], _R]) -> Iterator[_R]:
-    """`call` of each, in order; on this thread when there is only one."""
-    return map(call, items) if len(items) == 1 else pool.map(call, items)
+class _Source:
+    """Where records are read: the bucket, or its bundles before it, many at a time."""
+
+    def __init__(self, bucket: Bucket, pool: ThreadPoolExecutor) -> None:
+        self.bucket = bucket
+        self.refs = Refs(bucket)
+        self.drops = Drops(bucket)
+        self.pool = pool
+
+    def each(self, items: Sequence[_T], call: Callable[[_T], _R]) -> Iterator[_R]:
+        """`call` of each, in order; on this thread when there is only one."""
+        return map(call, items) if len(items) == 1 else self.pool.map(call, items)
 
 
 def indexed_repository(engine: Engine) -> str | None:

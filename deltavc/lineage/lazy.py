@@ -67,7 +67,7 @@ class LazyIndex(Index):
                 if entry is not None:
                     self._heads[entry.ref] = entry
 
-    def catch_up_all(self) -> None:
+    def catch_up_all(self, progress: Callable[[int], None] | None = None) -> None:
         self.catch_up(self.refs.names(self._heads))
 
     def refresh(self) -> None:

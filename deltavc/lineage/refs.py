@@ -63,7 +63,7 @@ class Refs:
     def entries(self, ref: str, known: RefEntry | None = None) -> Iterator[RefEntry]:
         """The entries after `known` (all without it), oldest first, fetched in parallel ever further ahead.
 
-        Read from the first one on, they are held against the hint, which somebody who moved the ref wrote: an entry
+        Many of them, or all, are held against the hint, which somebody who moved the ref wrote: an entry
         that it names behind a gap is an error, one that is not there a warning.
 
         Raises:
@@ -86,7 +86,8 @@ class Refs:
                 else:
                     size = min(2 * size, _MAX_BATCH)
                     continue
-                if known is not None or not self._more(ref, last.sequence if last else 0):
+                few = known is not None and last is not None and last.sequence - known.sequence < _MAX_BATCH
+                if few or not self._more(ref, last.sequence if last else 0):
                     return
                 size = 1
 
