@@ -28,6 +28,7 @@ from deltavc.errors import CopiesDiffer, ForeignWrite, HookFailed, NothingStaged
 from deltavc.fingerprints import MODULUS
 from deltavc.lineage.plan import Plan, plan
 from deltavc.lineage.records import VersionRecord
+from deltavc.lineage.replan import replanning
 from deltavc.replica.applied import Applied, Span, Staged
 from deltavc.replica.gate import Gate
 from deltavc.replica.position import Journal, Position, Ready
@@ -160,7 +161,8 @@ class LiveVersion:
         ready, self._ready = self._ready, None
         try:
             with beside(self._devices):
-                return self._prepare(staged, ready)
+                attempts = iter([ready, None])  # the second one begins at what is live
+                return replanning(self._access.index, lambda: self._prepare(staged, next(attempts)))
         except BaseException:
             self._staging.clear()
             raise
