@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from deltavc.opening import open_repository as open
     from deltavc.reader import Checkout
     from deltavc.replica import Applied, Replica, ReplicaFollower
+    from deltavc.replica.group import ReplicaGroup
     from deltavc.repo import Repo
     from deltavc.shard import Shard
     from deltavc.snapshots import SnapshotPolicy
@@ -43,6 +44,7 @@ __all__ = [
     "Moved",
     "Replica",
     "ReplicaFollower",
+    "ReplicaGroup",
     "Repo",
     "Shard",
     "SnapshotPolicy",
@@ -62,6 +64,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Applied": ("deltavc.replica", "Applied"),
     "Replica": ("deltavc.replica", "Replica"),
     "ReplicaFollower": ("deltavc.replica", "ReplicaFollower"),
+    "ReplicaGroup": ("deltavc.replica.group", "ReplicaGroup"),
     "Repo": ("deltavc.repo", "Repo"),
     "Shard": ("deltavc.shard", "Shard"),
     "SnapshotPolicy": ("deltavc.snapshots", "SnapshotPolicy"),

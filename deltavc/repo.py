@@ -26,6 +26,7 @@ from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve
 from deltavc.lineage.settings import SettingsRef
 from deltavc.metadata import default_author
+from deltavc.serving import Serving
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.objects import Store
 from deltavc.store.transfers import DEFAULT_MEMORY, Transfers
@@ -36,20 +37,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deltavc.access import Access
-    from deltavc.bindings import Bindings
     from deltavc.committer import OnBusy
     from deltavc.diff import Diff
-    from deltavc.following import Follower
-    from deltavc.following import Keep as FollowerKeep
     from deltavc.reader import Checkout
-    from deltavc.replica import Applied, Replica
     from deltavc.weights.state import State
     from deltavc.writer import Keep, Told, Writer, WriterOptions
 
 log = logging.getLogger(__name__)
 
 
-class Repo(Checks):
+class Repo(Checks, Serving):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:
@@ -203,81 +200,6 @@ class Repo(Checks):
             extras = {name: self._file_writer(version, name) for name in record.files}
             write_checkpoint(path, state.items(), layout, record.source, extras, overwrite=overwrite)
         return state
-
-    def replica(
-        self,
-        live: Mapping[str, Tensor] | torch.nn.Module,
-        at: str | None = None,
-        *,
-        bindings: Bindings | None = None,
-        ignore: Sequence[str] = (),
-        staging_bytes: int | None = None,
-        threads: int | None = None,
-        streams: Sequence[torch.cuda.Stream] | None = None,
-        on_apply: Callable[[Applied], object] | None = None,
-        memory: int = DEFAULT_MEMORY,
-    ) -> Replica:
-        """Take live tensors that are at a version, to move them to others with almost no pause.
-
-        Args:
-            live: names to tensors, or a module. They stay where they are, and are written to in place.
-            at: the version they are at, which is checked; None to find out.
-            bindings: checkpoint tensors that live elsewhere than under their own name, as `deltavc.bindings` explains.
-            ignore: names, or patterns of names, of checkpoint tensors that are not held and of live tensors that no
-                checkpoint tensor covers.
-            staging_bytes: memory for staged changes on each device, taken at once; None for an eighth of the weights.
-            threads: how many may stage on the CPU, where serving needs the others; None for all.
-            streams: what the pause waits for; None for everything on the devices.
-            on_apply: called inside the pause, on a thread of the replica's, with what was applied. If it raises, the
-                old values go back and it is called for those.
-            memory: bytes that staging may take beyond that, for frames on their way.
-
-        Raises:
-            WrongWeights: the live tensors are not that version.
-            UnknownRef, AmbiguousRef; with at=None also when they are no version at all.
-            LayoutMismatch, BadState: they cannot be bound to the version's tensors.
-        """
-        from deltavc.replica.opening import open_replica
-
-        return open_replica(
-            self._access(memory),
-            live,
-            None if at is None else self.resolve(at),
-            bindings,
-            ignore,
-            staging_bytes=staging_bytes,
-            threads=threads,
-            streams=streams,
-            on_apply=on_apply,
-        )
-
-    def follow(
-        self,
-        ref: str,
-        directory: str | Path,
-        *,
-        every: float = 2.0,
-        keep: FollowerKeep = "host",
-        memory: int = DEFAULT_MEMORY,
-    ) -> Follower:
-        """Keep a directory of .safetensors files at the newest version of a ref, for engines that reload from disk.
-
-        Nothing is moved yet: iterate over what this returns, or call its `move`.
-
-        Args:
-            directory: new, empty, or one that was followed into before. Only this process may write to it meanwhile.
-            every: seconds from one look at the ref to the next.
-            keep: where the last version's lanes are kept: "host", in main memory, or "disk", in temporary files.
-            memory: bytes that a move may take beyond them.
-
-        Raises:
-            BadCheckpoint: the directory holds files of others, or a version of another repository.
-            DirectoryInUse: another process follows into it.
-            StoreDenied, StoreFull: it may not be written to, or its disk is full.
-        """
-        from deltavc.following import Follower
-
-        return Follower(self._access(memory), self.id, ref, directory, every=every, keep=keep)
 
     def read_file(self, ref: str, name: str) -> bytes:
         """A file that is kept with a version (`files=` of its commit), checked.

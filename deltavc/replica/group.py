@@ -1,0 +1,272 @@
+"""Replica groups: ranks of a `torch.distributed` group at one version, that move to another together or not at all.
+
+Every rank holds whole tensors, shards, or some tensors only, in any mixture. All of them make the same calls in the
+same order, and every call is a row of steps that a `Council` decides on:
+
+    stage   walk, beside serving ─> (all have) ─> sum up shares, prove ─> (all have) ─> staged
+    apply   gate closed ─> fence, compare ─> (all as expected) ─> write, on_apply ─> (all have) ─> gate opened
+            └── old values ────────────────────────────────────┘└─ go back if stop ─┘└─ new values on every rank
+
+    rank that fails or dies    what the others do
+    before the first decision  stop: they have written nothing, and open their gates at the old version
+    before the second          stop: old values go back, on_apply runs again for those, gates open at the old version
+    after the second           go: they are at the new version. So is it, if it lives
+
+The second decision is the move: it is made by one key of a Store, which every rank has voted for with its gate closed.
+So from the moment it is there nobody serves the old version, and before it nobody serves the new one. A rank that voted
+and cannot learn the decision, as the store is gone, serves nothing: it is unusable.
+
+Shares travel by gloo, on connections of the group's own; see `exchange` and `holdings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from deltavc.access import Access
+from deltavc.bound import Bound
+from deltavc.errors import DeltavcError, ReplicaUnusable, StagingTooSmall
+from deltavc.lineage.records import VersionRecord
+from deltavc.lineage.resolve import resolve
+from deltavc.replica.applied import Applied, Staged
+from deltavc.replica.council import Call, Council, Decision
+from deltavc.replica.exchange import Exchange
+from deltavc.replica.holdings import Holdings
+from deltavc.replica.live import LiveVersion
+from deltavc.replica.position import Ready
+from deltavc.replica.proof import check
+from deltavc.replica.swaps import Swap, compare_all, write_all
+
+T = TypeVar("T")
+
+_LONG = {StagingTooSmall.kind, ReplicaUnusable.kind}
+"""What a long move makes good."""
+
+
+class _Staged(Staged):
+    """What a group is staging. stopped: the decision against it, once there is one."""
+
+    stopped: Decision | None = None
+
+
+class ReplicaGroup(LiveVersion):
+    """The live tensors of many ranks, at one version. Make one with `repo.replica_group`, on every rank.
+
+    `stage`, `apply`, `move` and `verify` are made by all ranks, in the same order, whatever they raise. What a rank
+    raises that did not fail itself is PeerFailed, or GroupBroken where one did not answer. `reading`, `version`,
+    `state` and `history` are each rank's own.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        bound: Bound,
+        record: VersionRecord,
+        holdings: Holdings,
+        council: Council,
+        exchange: Exchange,
+        call: Call,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            call: the one that opens the group.
+
+        Raises:
+            WrongWeights, CopiesDiffer: the live tensors are not this version.
+            PeerFailed, GroupBroken
+        """
+        self._holdings = holdings
+        self._council = council
+        self._exchange = exchange
+        self._call = call
+        self._patience = council.timeout
+        self._in_doubt = False
+        super().__init__(access, bound, record, **options)
+
+    @property
+    def rank(self) -> int:
+        """Which of the group's ranks this is."""
+        return self._council.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return self._council.size
+
+    # --- moving ---
+
+    def stage(self, ref: str = "main") -> Staged:
+        """Begin to prepare a move, beside serving. Rank 0 resolves the ref, and all go to the version that it finds.
+
+        Waits for rank 0 to have done so, and not for staging.
+
+        Raises:
+            UnknownRef, AmbiguousRef: on rank 0, of the ref.
+            PeerFailed, GroupBroken, ReplicaClosed
+            and, from the `Staged` that is returned, what staging on this rank failed with; CopiesDiffer, when ranks
+            hold different values in the same part of a tensor. Then nothing is staged on any rank.
+        """
+        return self._begin_staging(ref)
+
+    def apply(self) -> Applied:
+        """Move to the version that is staged, on all ranks or none.
+
+        Waits until nobody is inside `reading`, so every rank has to call it at the same point of what they do together:
+        a reader that waits for another rank's reader, which waits for the pause to end, waits until the time-out.
+        An interrupt is raised when the move is over, done or not; `version` tells.
+
+        Returns:
+            What was applied on this rank. pause_seconds counts the waiting for the others.
+
+        Raises:
+            NothingStaged, and what staging failed with.
+            ForeignWrite, HookFailed, as for a single replica, on the rank that met it. TimeoutError: readers did not
+                leave within the time-out.
+            PeerFailed, GroupBroken: another rank failed, died or was late. No rank has moved.
+            ReplicaUnusable: what was decided cannot be learned: this rank may be at either version, and serves none.
+            ReplicaClosed
+        """
+        return self._together("apply", partial(self._apply_staged, self._staged))
+
+    def move(self, ref: str, *, allow_long_pause: bool = False) -> Applied:
+        """Stage and apply.
+
+        Args:
+            allow_long_pause: the same on all ranks. When a change does not fit into the staging memory of some rank, or
+                some rank is unusable, write to the live tensors of all ranks edge by edge while nobody may read.
+                Ranks that are at the version already are only read. Interrupted, those that were written to are
+                unusable.
+
+        Raises:
+            what `stage` and `apply` raise.
+        """
+        staged = self._begin_staging(ref)
+        try:
+            staged.wait()
+        except DeltavcError:
+            if not allow_long_pause or staged.stopped is None or staged.stopped.failure not in _LONG:
+                raise
+        else:
+            return self.apply()
+        return self._together("move", partial(self._rewrite, staged.version))
+
+    def verify(self) -> None:
+        """Read all live tensors on all ranks, and compare their fingerprints with those of the version.
+
+        A rank that was found to hold something else, and holds its version again, is usable again.
+
+        Raises:
+            WrongWeights: the tensors named hold something else on this rank, which is unusable.
+            ReplicaUnusable: this rank does not know which version it should be at.
+            PeerFailed, GroupBroken, ReplicaClosed
+        """
+        self._together("verify", self._verify_all)
+
+    # --- calls ---
+
+    def _begin_staging(self, ref: str) -> _Staged:
+        call = self._council.call("stage")
+        with call:
+            staged = _Staged(call.told(partial(resolve, self._access.index, ref)))
+            job = partial(self._carry_out, call, partial(self._stage_all, staged))
+            self._staged = staged.of(self._worker.submit(job))
+        return staged
+
+    def _together(self, verb: str, job: Callable[[], T]) -> T:
+        """Make a call and wait until it is carried out."""
+        call = self._council.call(verb)
+        with call:
+            if self._gate.reading:
+                raise RuntimeError(f"{verb} was called inside reading(), which it would wait for: leave that first")
+            return self._worker.run(partial(self._carry_out, call, job))
+
+    # --- on the worker's thread ---
+
+    def _carry_out(self, call: Call, job: Callable[[], T]) -> T:
+        self._call = call
+        with call:
+            try:
+                return job()
+            except BaseException:
+                self._exchange.drop()  # on all ranks, as the call fails on all
+                raise
+
+    def _stage_all(self, staged: _Staged) -> int:
+        try:
+            return self._stage(staged)
+        except BaseException as error:
+            self._call.stop(error)
+            staged.stopped = self._call.stopped
+            raise
+
+    def _apply_staged(self, staged: Staged | None) -> Applied:
+        self.check_usable()
+        if staged is not None:
+            staged.wait()  # it is done, or failed: this thread has done it
+        return self._apply()
+
+    def _verify_all(self) -> None:
+        if self._in_doubt:
+            self.check_usable()
+        self._verify()
+        self._agree(final=False)
+
+    def _agree(self, *, final: bool) -> None:
+        self._call.agree(final=final)
+
+    def _record(self, version: str) -> VersionRecord:
+        resolve(self._access.index, version)  # this rank's database may not have heard of it
+        return super()._record(version)
+
+    def _prove(self, record: VersionRecord, held: Sequence[int]) -> None:
+        """Show that all ranks together hold a version. Until all have come, some may be staging still."""
+        self._call.agree()
+        holdings, exchange, number = self._holdings, self._exchange, self._call.number
+        try:
+            sums = exchange.sum(holdings.terms(held), number)
+            if differing := holdings.differing(sums):
+                told = exchange.gather(holdings.shares_of(differing[0], held), number)
+                raise holdings.difference(differing[0], told)
+        except OSError as error:
+            self._call.abstain(str(error))
+        check(self._access, self._bound.layout, record, holdings.totals(sums))
+
+    # --- on the worker's thread: the pause ---
+
+    def _swap(self, ready: Ready) -> Applied:
+        try:
+            return super()._swap(ready)
+        except BaseException as error:
+            self._call.stop(error)  # before this rank undoes anything, so that the others need not wait
+            raise
+
+    def _write(self, swaps: Sequence[Swap]) -> tuple[str, ...]:
+        foreign = compare_all(swaps)
+        if not foreign:
+            self._agree(final=False)
+            write_all(swaps)
+        return foreign
+
+    def _settle(self) -> None:
+        """Leave the pause as it was decided, or unusable."""
+        call, journal = self._call, self._journal
+        if call.in_doubt:
+            self._in_doubt = True
+            self._broken = "it voted for a move, and the group's store, which tells whether it was made, is gone"
+            self._journal = None
+        elif journal is not None and self._position is not journal.target:
+            call.stop(ReplicaUnusable("the move was interrupted"))
+            if call.made:
+                write_all(journal.swaps)
+                self._take(journal.target)
+        super()._settle()
+        if call.in_doubt:
+            self.check_usable()
+
+    def _rewrite(self, version: str) -> Applied:
+        applied = super()._rewrite(version)
+        self._in_doubt = False
+        return applied
