@@ -258,7 +258,7 @@ class _Check:
             self._survey.notes.append(f"the database cannot follow the bucket: {error}")
             return
         now = contents(index, compare=True)
-        self._survey.problems += fsck_index.index_differs(now, self._survey, self._outlines.keys(), place)
+        self._survey.problems += fsck_index.index_differs(now, self._survey, self._outlines.values(), place)
 
     def _counts(self) -> Counts:
         survey = self._survey

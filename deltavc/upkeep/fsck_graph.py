@@ -77,6 +77,7 @@ class Graph:
             if edge.reversible:
                 self._back[edge.target].append(edge)
         self._entry = self._tree()
+        self._on_tree = {way.edge.id for way in self._entry.values()}
         self._depth: dict[str | None, int] = {None: 0}
         for version, way in self._entry.items():  # in the order in which they were reached
             self._depth[version] = self._depth[way.source] + 1
@@ -139,8 +140,7 @@ class Graph:
     def _beside(self, version: str | None) -> Iterator[Outline]:
         """Edges from here that are not on the tree."""
         for edge in self._out.get(version, ()):
-            way = self._entry.get(edge.target)
-            if way is None or way.edge is not edge:
+            if edge.id not in self._on_tree:
                 yield edge
 
     def _tree(self) -> dict[str, Way]:

@@ -6,10 +6,11 @@ be in the bucket, and everything that the bucket had has to be in it, whoever wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 
 from deltavc.lineage.contents import Contents
 from deltavc.lineage.records import edge_key, layout_key, ref_entry_key, version_key
+from deltavc.upkeep.fsck_graph import Outline
 from deltavc.upkeep.fsck_report import Problem
 from deltavc.upkeep.fsck_survey import Survey
 
@@ -40,11 +41,13 @@ def bucket_lacks(known: Contents, survey: Survey) -> list[Problem]:
     return found
 
 
-def index_differs(now: Contents, survey: Survey, edges: Set[str], database: str) -> list[Problem]:
-    """What the database lacks after it caught up, or has otherwise. edges: ids of those that can be read."""
+def index_differs(now: Contents, survey: Survey, edges: Iterable[Outline], database: str) -> list[Problem]:
+    """What the database lacks after it caught up, or has otherwise. edges: those that can be read."""
     lacking = {
         "versions": (survey.versions.keys() & survey.committed) - now.versions,
-        "edges": edges - now.edges.keys(),
+        "edges": {
+            edge.id for edge in edges if edge.id not in now.edges and not survey.is_dropped(edge.target, edge.id)
+        },
         "refs": {ref for ref, moves in survey.moves.items() if moves and now.heads.get(ref, (0,))[0] < len(moves)},
     }
     other = dict(now.damaged)

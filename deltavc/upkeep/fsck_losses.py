@@ -12,8 +12,10 @@ from deltavc.upkeep.fsck_graph import Graph, Outline, closure
 from deltavc.upkeep.fsck_report import Orphans, Problem
 from deltavc.upkeep.fsck_survey import EDGE_KEY, Survey
 
-_OURS = re.compile(r"(versions|layouts|packs|files|edges|drops|refs|settings|probe)/.*|deltavc\.json|lineage\.db.*")
-_NEEDED = re.compile(r"(drops|refs|settings|probe)/.*|deltavc\.json|lineage\.db.*")
+_OURS = re.compile(
+    r"(versions|layouts|packs|files|edges|drops|refs|settings|bundles|probe)/.*|deltavc\.json|lineage\.db.*"
+)
+_NEEDED = re.compile(r"(drops|refs|settings|bundles|probe)/.*|deltavc\.json|lineage\.db.*")
 
 
 @dataclass(frozen=True, slots=True)
