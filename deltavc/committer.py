@@ -17,11 +17,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
+from deltavc import landing
 from deltavc.access import Access
 from deltavc.draft import Draft
-from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt, StoreError, TooLate
+from deltavc.errors import BranchMoved, CommitAbandoned, CommitInDoubt, NoPath, TooLate
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import RefEntry
+from deltavc.lineage.standing import stands, take_back
 from deltavc.version import Version
 
 log = logging.getLogger(__name__)
@@ -141,12 +143,13 @@ class Committer:
             failed = [flight for flight in self._flights if flight.state == "failed"]
         doubtful = next((flight for flight in failed if flight.entry is not None), None)
         if doubtful is not None and doubtful.entry is not None:
-            if self._settled(doubtful.draft, doubtful.entry):
+            if landing.settle(self._access, doubtful.draft, doubtful.entry):
                 log.warning("commit %s to %s, in doubt before, has landed", doubtful.draft.record.id, self.branch)
                 self._landed(doubtful, doubtful.entry)
                 failed.remove(doubtful)
             else:
                 doubtful.entry = None
+                self._look()
         for flight in failed:
             if flight.unheard:
                 log.warning(
@@ -162,6 +165,7 @@ class Committer:
 
         Raises:
             BranchMoved: somebody else moved it.
+            NoPath: the version's weights were dropped at the same time, and the branch is where it was.
             CommitInDoubt: the store does not say; `settle` finds out.
         """
         entry = self._access.refs.next_entry(BRANCHES + self.branch, self.entry, new, self._access.author, reason)
@@ -170,6 +174,10 @@ class Committer:
         except CommitInDoubt:
             self._doubtful_move = entry
             raise
+        if not stands(self._access.index, new):
+            why = f"the weights of {new} were dropped meanwhile"
+            self.entry = take_back(self._access.index, self._access.refs, entry, self._access.author, why)
+            raise NoPath(new)
         self._moved(entry)
 
     def stop(self) -> None:
@@ -220,53 +228,24 @@ class Committer:
         draft = flight.draft
         if draft.expected != self.head:
             raise BranchMoved(self.branch, draft.expected, self.head)
+        entry = self._access.refs.next_entry(
+            BRANCHES + self.branch, self.entry, draft.record.id, self._access.author, "commit"
+        )
         with draft.timings.stage("upload"):
-            leave = self._access.freshness.check(draft.mark, self._what(draft))
-            entry = self._access.refs.next_entry(
-                BRANCHES + self.branch, self.entry, draft.record.id, self._access.author, "commit"
-            )
             try:
-                self._access.refs.create(entry)
+                landing.land(self._access, draft, entry)
             except CommitInDoubt:
                 flight.entry = entry
                 raise
-            if leave.expired:
-                self._read_back(draft, entry, leave.grace.total_seconds() / 2)
+            except (TooLate, NoPath):
+                self._look()
+                raise
         with draft.timings.stage("index"):
             self._landed(flight, entry)
 
-    def _settled(self, draft: Draft, entry: RefEntry) -> bool:
-        """Whether a commit in doubt has landed. It is tried again only while what it uploaded is fresh."""
-        try:
-            self._access.freshness.check(draft.mark, self._what(draft))
-        except TooLate as late:
-            if not self._access.refs.landed(entry):
-                return False
-            try:
-                self._read_back(draft, entry, late.limit)
-            except TooLate as error:
-                log.warning("%s", error)
-                return False
-            return True
-        except StoreError as error:
-            raise CommitInDoubt(self.branch, draft.record.id, str(error)) from error
-        return self._access.refs.settle(entry)
-
-    def _read_back(self, draft: Draft, entry: RefEntry, limit: float) -> None:
-        """After an entry landed so late that clean-up may have been faster: move the branch back if it was.
-
-        Raises:
-            TooLate: it was, and the branch is where it was before.
-        """
-        lost = draft.lost(self._access.store)
-        if lost is None:
-            return
-        landed = self._access.store.stat(entry.key).modified
-        self._moved(self._access.refs.move(entry.ref, entry, entry.old, self._access.author, f"taken back: {lost}"))
-        raise TooLate(self._what(draft), (landed - draft.mark.at).total_seconds(), limit)
-
-    def _what(self, draft: Draft) -> str:
-        return f"version {draft.record.id} of branch {self.branch!r}"
+    def _look(self) -> None:
+        """See where the branch is after an entry of ours was taken back, or another took its place."""
+        self.entry = self._access.refs.newest(BRANCHES + self.branch, self.entry)
 
     def _moved(self, entry: RefEntry) -> None:
         self.entry = entry

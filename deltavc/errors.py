@@ -5,10 +5,11 @@
     ├── RefError ── UnknownRef  AmbiguousRef  BadRefName
     ├── Conflict ── BranchMoved  RefExists  DirectoryInUse
     ├── InputError ── BadState  UnsupportedDtype  LayoutMismatch  BadCheckpoint  BadMetadata  UnknownCodec
+    │                 GraceTooShort
     ├── Corruption ── CorruptObject  MissingObject  BadPayload  WrongWeights  CopiesDiffer  EncodeMismatch
     ├── StoreError ── ObjectMissing  StoreDenied  StoreUnavailable  StoreFull  StoreUnfit
     ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
-    ├── NoPath
+    ├── NoPath  CleanUpRefused
     ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt  TooLate
     └── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
                         ReplicaClosed  PeerFailed  GroupBroken
@@ -31,6 +32,7 @@ __all__ = [
     "BadRefName",
     "BadState",
     "BranchMoved",
+    "CleanUpRefused",
     "CommitAbandoned",
     "CommitInDoubt",
     "Conflict",
@@ -45,6 +47,7 @@ __all__ = [
     "EncodeMismatch",
     "ForeignWrite",
     "FormatUnsupported",
+    "GraceTooShort",
     "GroupBroken",
     "HookFailed",
     "InputError",
@@ -607,6 +610,39 @@ class WrongDatabase(DatabaseError):
         return f"database {self.url} belongs to repository {self.found}, not to {self.expected}"
 
 
+# --- clean-up ---
+
+
+@dataclass(eq=False)
+class CleanUpRefused(DeltavcError):
+    """Clean-up is not sure that nobody needs what it would take; nothing was dropped or deleted by it."""
+
+    reason: str
+
+    kind = "clean_up_refused"
+    hint = "Run `deltavc fsck`, which says what is wrong and how to repair it; then clean up again."
+
+    def __str__(self) -> str:
+        return f"clean-up took nothing: {self.reason}"
+
+
+@dataclass(eq=False)
+class GraceTooShort(InputError):
+    """Clean-up was asked to delete what writers may still be about to name. Both in seconds."""
+
+    asked: float
+    grace: float
+
+    kind = "grace_too_short"
+    hint = (
+        "Writers count on the repository's grace: what they uploaded may wait for half of it. "
+        "Set a shorter one first, which they then keep to: `deltavc policy --grace`."
+    )
+
+    def __str__(self) -> str:
+        return f"the repository's grace is {self.grace:.0f} seconds; what is older than {self.asked:.0f} may be in use"
+
+
 # --- paths and writers ---
 
 
@@ -695,7 +731,7 @@ class TooLate(WriterError):
     limit: float
 
     kind = "too_late"
-    hint = "Do it again: everything is uploaded anew. If it always takes that long, set a longer `deltavc policy --grace`."
+    hint = "Do it again: everything is uploaded anew. If it always takes so long, set a longer grace: `deltavc policy`."
 
     def __str__(self) -> str:
         return (

@@ -25,6 +25,7 @@ from deltavc.lineage.index import Index
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve
 from deltavc.lineage.settings import SettingsRef
+from deltavc.lineage.standing import has_way, move_to
 from deltavc.metadata import default_author
 from deltavc.serving import Serving
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from deltavc.access import Access
     from deltavc.committer import OnBusy
     from deltavc.diff import Diff
+    from deltavc.lineage.records import RefEntry
     from deltavc.reader import Checkout
     from deltavc.weights.state import State
     from deltavc.writer import Keep, Told, Writer, WriterOptions
@@ -141,6 +143,7 @@ class Repo(Checks, Serving):
 
         Raises:
             UnknownRef, AmbiguousRef: of the branch or the version.
+            NoPath: the version's weights were not kept.
             BranchMoved: somebody else moved the branch meanwhile.
         """
         target = resolve(self._index, to, branch)
@@ -250,7 +253,7 @@ class Repo(Checks, Serving):
     # --- branches and tags ---
 
     def branch(self, name: str, at: str = "main") -> Version:
-        """Make a branch at a version. Raises BadRefName, RefExists, UnknownRef, AmbiguousRef."""
+        """Make a branch at a version. Raises BadRefName, RefExists, UnknownRef, AmbiguousRef, NoPath."""
         return self._create("branch", name, at)
 
     def tag(self, name: str, at: str = "main") -> Version:
@@ -326,8 +329,10 @@ class Repo(Checks, Serving):
             entry = self._index.head(taken)
             if entry is not None and entry.new is not None:
                 raise RefExists(kind, name, entry.new)
+        # A tag may mark a version without weights; a branch could not be gone on from.
+        move = self._move_to if what == "branch" or has_way(self._index, target) else self._refs.move
         try:
-            entry = self._refs.move(ref, self._index.head(ref), target, self._author, f"created at {at}")
+            entry = move(ref, self._index.head(ref), target, self._author, f"created at {at}")
         except BranchMoved as error:
             raise RefExists(what, name, error.found or "another version") from error
         self._index.note([entry])
@@ -339,7 +344,14 @@ class Repo(Checks, Serving):
         if known is None or known.new is None:
             what = "tag" if ref.startswith(names.TAGS) else "branch"
             raise UnknownRef(ref.partition("/")[2], f"there is no {what} of this name")
-        self._index.note([self._refs.move(ref, known, target, self._author, why)])
+        if target is None:
+            entry = self._refs.move(ref, known, None, self._author, why)
+        else:
+            entry = self._move_to(ref, known, target, self._author, why)
+        self._index.note([entry])
+
+    def _move_to(self, ref: str, known: RefEntry | None, target: str, who: str, why: str) -> RefEntry:
+        return move_to(self._index, self._refs, ref, known, target, who, why)
 
     def _file_writer(self, version: str, name: str) -> Callable[[BinaryIO], object]:
         from deltavc.files import write_file

@@ -21,6 +21,9 @@ KINDS = {
     "BranchMoved": ("branch_moved", 11),
     "CommitAbandoned": ("commit_abandoned", 1),
     "CommitInDoubt": ("commit_in_doubt", 1),
+    "TooLate": ("too_late", 1),
+    "CleanUpRefused": ("clean_up_refused", 1),
+    "GraceTooShort": ("grace_too_short", 1),
     "CorruptObject": ("corrupt_object", 20),
     "DatabaseNeeded": ("database_needed", 1),
     "DatabaseUnavailable": ("database_unavailable", 1),
@@ -52,14 +55,17 @@ KINDS = {
 TREE = {
     "RefError": {"UnknownRef", "AmbiguousRef", "BadRefName"},
     "Conflict": {"BranchMoved", "RefExists"},
-    "InputError": {"BadState", "UnsupportedDtype", "LayoutMismatch", "BadCheckpoint", "BadMetadata", "UnknownCodec"},
+    "InputError": {
+        *("BadState", "UnsupportedDtype", "LayoutMismatch", "BadCheckpoint", "BadMetadata", "UnknownCodec"),
+        "GraceTooShort",
+    },
     "Corruption": {"CorruptObject", "MissingObject", "BadPayload", "WrongWeights", "EncodeMismatch"},
     "StoreError": {"ObjectMissing", "StoreDenied", "StoreUnavailable", "StoreFull", "StoreUnfit"},
     "DatabaseError": {"DatabaseNeeded", "DatabaseUnavailable", "SchemaOutdated", "SchemaTooNew", "WrongDatabase"},
-    "WriterError": {"WriterBusy", "WriterClosed", "CommitAbandoned", "CommitInDoubt"},
+    "WriterError": {"WriterBusy", "WriterClosed", "CommitAbandoned", "CommitInDoubt", "TooLate"},
 }
 
-VALUES = {"str": "x", "int": 3, "tuple[str, ...]": ("one", "two"), "str | None": None, "bool": True}
+VALUES = {"str": "x", "int": 3, "float": 1.5, "tuple[str, ...]": ("one", "two"), "str | None": None, "bool": True}
 
 
 def every_error():

@@ -81,8 +81,14 @@ def read_layout(bucket: Bucket, layout: str, version: str | None = None) -> Layo
 def listed_edges(bucket: Bucket, prefix: str) -> Iterator[tuple[str, str]]:
     """Target and id of the edges, or of the drops, whose keys lie below this prefix. Other keys are passed over."""
     for item in bucket.list(prefix):
-        if found := _OF_EDGE.fullmatch(item.key):
-            yield found["target"], found["edge"]
+        if found := edge_of(item.key):
+            yield found
+
+
+def edge_of(key: str) -> tuple[str, str] | None:
+    """Target and id of the edge that this is the key of, or of its drop."""
+    found = _OF_EDGE.fullmatch(key)
+    return None if found is None else (found["target"], found["edge"])
 
 
 def read_edges(bucket: Bucket, target: str, dropped: Callable[[str], Set[str]] | None = None) -> list[EdgeRecord]:

@@ -28,13 +28,16 @@ EXPIRED = "expire"
 DAMAGED = "damaged"
 """Why an edge was dropped: what it needs is damaged or gone."""
 
+UNCOMMITTED = "uncommitted"
+"""Why an edge was dropped: the version that it leads to was never committed."""
+
 MANY = 64
 """Versions after which listing all drops once is cheaper than asking for those of each."""
 
 
 @dataclass(frozen=True)
 class DropRecord:
-    """A drop as stored: the edge, the version it led to, and who dropped it when and why ("expire", "damaged")."""
+    """A drop as stored: the edge, the version it led to, and who dropped it when and why (one of the words above)."""
 
     edge: str
     target: str

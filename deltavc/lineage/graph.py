@@ -73,7 +73,7 @@ def with_step(db: Connection, head: Place, step: int) -> list[int]:
     candidates = [Place(*row) for row in db.execute(wanted.limit(_TRIED + 1))]
     if len(candidates) <= _TRIED:
         return [candidate.pk for candidate in candidates if ancestor(db, head.pk, candidate.depth) == candidate.pk]
-    chain = _first_parents(head.pk)
+    chain = first_parents(head.pk)
     return list(db.execute(wanted.join(chain, chain.c.pk == versions.c.pk)).scalars())
 
 
@@ -95,11 +95,12 @@ def extreme(db: Connection, head: Place, metric: str, highest: bool) -> int | No
             return candidate.pk
     if len(candidates) < _TRIED:
         return None
-    chain = _first_parents(head.pk)
+    chain = first_parents(head.pk)
     return db.execute(wanted.join(chain, chain.c.pk == versions.c.pk).limit(1)).scalar()
 
 
-def _first_parents(start: int) -> CTE:
+def first_parents(start: int) -> CTE:
+    """Keys of a version and all that it comes from along first parents, as a table to join with."""
     chain = select(versions.c.pk, versions.c.parent).where(versions.c.pk == start).cte("chain", recursive=True)
     return chain.union_all(select(versions.c.pk, versions.c.parent).where(versions.c.pk == chain.c.parent))
 

@@ -179,18 +179,6 @@ class Refs:
             raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), entry.new or "none", str(error)) from error
         return found is not None and found.write_id == entry.write_id
 
-    def landed(self, entry: RefEntry) -> bool:
-        """After CommitInDoubt, when it is too late to try again: whether `entry` stands at its place.
-
-        Raises:
-            CommitInDoubt: the store does not say.
-        """
-        try:
-            found = self._entry(entry.ref, entry.sequence)
-        except StoreError as error:
-            raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), entry.new or "none", str(error)) from error
-        return found is not None and found.write_id == entry.write_id
-
     def write_hint(self, entry: RefEntry) -> None:
         """Note where the last entry is, so that readers without a database find it at once. Best effort."""
         with contextlib.suppress(StoreError):

@@ -31,13 +31,13 @@ class Policy:
     """Which versions keep their weights, as a union of rules, and the grace.
 
     Versions are never removed. One that no rule keeps may lose its weights: it says so, and cannot be checked out.
-    As long as no rule but keep_heads and keep_tagged is given, every version is kept.
+    As long as no rule but keep_tagged is given, every version is kept. Versions that branches are at always are, since
+    writers go on from them; and those that branches were at until less than the grace ago, but for a move to a child.
 
     keep_last: the last so many versions of every branch, along first parents.
     keep_every: versions of every branch, along first parents, whose step is a multiple of this.
     keep_best: metric to a number: that many versions of every branch where it is best, along first parents.
     keep_days: versions committed in the last so many days.
-    keep_heads: where branches are, and where they were until less than the grace ago.
     keep_tagged: where tags are.
     grace_seconds: how long what was dropped, or uploaded and never named, stays in the store. Twice as long as a
         commit may take from its first upload to its landing: a writer that took longer refuses to publish.
@@ -47,7 +47,6 @@ class Policy:
     keep_every: int | None = None
     keep_best: Mapping[str, int] = field(default_factory=dict)
     keep_days: int | None = None
-    keep_heads: bool = True
     keep_tagged: bool = True
     grace_seconds: int = DAY
 
@@ -56,9 +55,8 @@ class Policy:
         for name, value in self._numbers().items():
             if type(value) is not int or not 1 <= value <= canonical.MAX_INTEGER // 1_000_000:
                 raise BadMetadata(name, f"{value!r} is not a whole number of at least 1")
-        for name in ("keep_heads", "keep_tagged"):
-            if type(getattr(self, name)) is not bool:
-                raise BadMetadata(name, f"{getattr(self, name)!r} is neither true nor false")
+        if type(self.keep_tagged) is not bool:
+            raise BadMetadata("keep_tagged", f"{self.keep_tagged!r} is neither true nor false")
         for metric in self.keep_best:
             if not isinstance(metric, str) or not 1 <= len(metric) <= MAX_METRIC_NAME:
                 raise BadMetadata("keep_best", f"{str(metric)[:40]!r} is not the name of a metric")
@@ -101,7 +99,6 @@ class Policy:
                 keep_every=None if item["keep_every"] is None else integer(item["keep_every"]),
                 keep_best=members(item["keep_best"]),
                 keep_days=None if item["keep_days"] is None else integer(item["keep_days"]),
-                keep_heads=typed(bool, item["keep_heads"]),
                 keep_tagged=typed(bool, item["keep_tagged"]),
                 grace_seconds=integer(item["grace_seconds"]),
             )

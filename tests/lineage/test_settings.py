@@ -26,7 +26,7 @@ def test_settings_come_back_as_they_were_set(bucket, policy):
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"keep_last": 0}, {"keep_last": "5"}, {"keep_every": 1.5}, {"keep_days": True}, {"keep_heads": 1}),
+        *({"keep_last": 0}, {"keep_last": "5"}, {"keep_every": 1.5}, {"keep_days": True}, {"keep_tagged": 1}),
         *({"keep_best": {"loss": 0}}, {"keep_best": {"": 1}}, {"grace_seconds": 0}, {"grace_seconds": 10**12}),
     ],
 )
