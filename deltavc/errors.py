@@ -433,8 +433,8 @@ class CopiesDiffer(Corruption):
     hint = "Nothing was moved. Find what wrote to the tensor on some ranks only; verify() finds the rank that is wrong."
 
     def __str__(self) -> str:
-        groups = " and ".join(", ".join(map(str, group)) for group in self.ranks)
-        return f"ranks hold different copies of tensor {self.tensor!r}: {groups}"
+        copies = " and ".join(f"on rank {', '.join(map(str, group))}" for group in self.ranks)
+        return f"the copies of tensor {self.tensor!r} {copies} differ"
 
 
 @dataclass(eq=False)
