@@ -89,14 +89,10 @@ class FollowedDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_foreign()
             self._own.mkdir(exist_ok=True)
-            self._lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with reported(self.path):
-                self._take_lock()
-            self.completed = self.settle()
-        except BaseException:
-            self.close()
-            raise
+            self._lock = _Lock(self._own / "lock")
+            if (holder := self._lock.take()) is not None:
+                raise DirectoryInUse(str(self.path), holder)
+        self.completed = self.settle()
 
     def settle(self) -> bool:
         """Bring what was interrupted to an end: a move is completed, files for one that had not begun go away.
@@ -127,12 +123,9 @@ class FollowedDirectory:
         """
         ours = set(self.label.files) if self.label is not None else set()
         for name in files:
-            for taken in (PurePosixPath(name), *PurePosixPath(name).parents):
-                place = self._place(str(taken))
-                is_fit = place.is_dir() if str(taken) != name else not os.path.lexists(place)
-                if os.path.lexists(place) and not is_fit and str(taken) not in ours:
-                    reason = f"is in the way of the version's {name!r}, and deltavc did not write it; move it elsewhere"
-                    raise BadCheckpoint(str(place), reason)
+            if (taken := self._in_the_way(name, ours)) is not None:
+                reason = f"is in the way of the version's {name!r}, and deltavc did not write it; move it elsewhere"
+                raise BadCheckpoint(str(taken), reason)
         with reported(self.path):
             self._empty_new()
             self._new.mkdir(parents=True)
@@ -163,24 +156,13 @@ class FollowedDirectory:
 
     def close(self) -> None:
         """Let others write to it."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
     def _refuse_foreign(self) -> None:
         names = {entry.name for entry in self.path.iterdir()} - {OWN}
         if names and VERSION not in names and MOVING not in names:
             reason = "is not empty, and has no VERSION that deltavc wrote; name an empty or new directory"
             raise BadCheckpoint(str(self.path), reason)
-
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._lock, 1000, 0).decode(errors="replace").strip()
-            raise DirectoryInUse(str(self.path), holder or "another process") from None
-        os.truncate(self._lock, 0)
-        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _read_moving(self) -> tuple[Label | None, Label] | None:
         item = self._read(MOVING)
@@ -230,6 +212,7 @@ class FollowedDirectory:
             staged, place = self._new / name, self._place(name)
             if os.path.lexists(staged):
                 place.parent.mkdir(parents=True, exist_ok=True)
+                _remove_folder(place)
                 staged.replace(place)
                 changed |= {self.path / parent for parent in PurePosixPath(name).parents}
         for folder in changed:
@@ -238,6 +221,18 @@ class FollowedDirectory:
         self.label = after
         (self.path / MOVING).unlink()
         flush(self.path)
+
+    def _in_the_way(self, name: str, ours: set[str]) -> Path | None:
+        """What lies where a file or one of its folders belongs, and is not ours to replace."""
+        place = self._place(name)
+        for parent in list(PurePosixPath(name).parents)[:-1]:
+            folder = self.path / parent
+            if os.path.lexists(folder) and not folder.is_dir() and str(parent) not in ours:
+                return folder
+        if place.is_symlink() or not place.is_dir():
+            return place if os.path.lexists(place) and name not in ours else None
+        below = (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
+        return next((path for path in below if path.relative_to(self.path).as_posix() not in ours), None)
 
     def _remove(self, name: str) -> None:
         """Remove a file of ours, and the folders that only it was in."""
@@ -258,3 +253,35 @@ class FollowedDirectory:
     def _empty_new(self) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._new)
+
+
+class _Lock:
+    """A file that one process at a time holds, until it is released or forgotten, or the process ends somehow."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = -1
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def take(self) -> str | None:
+        """Hold it from now on, or say who does."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.pread(self._file, 1000, 0).decode(errors="replace").strip() or "another process"
+        os.truncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        return None
+
+    def release(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    __del__ = release
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder with no files in it; something else of this name stays."""
+    if path.is_dir() and not path.is_symlink():
+        for folder, _, _ in os.walk(path, topdown=False):
+            os.rmdir(folder)
