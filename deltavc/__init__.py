@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from deltavc.repo import Repo
     from deltavc.shard import Shard
     from deltavc.snapshots import SnapshotPolicy
+    from deltavc.upkeep.ways import Bounds
     from deltavc.version import Version
     from deltavc.writer import Writer
 
@@ -37,6 +38,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged 
 
 __all__ = [
     "Applied",
+    "Bounds",
     "Checkout",
     "DeltavcError",
     "Diff",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 _HOMES: dict[str, tuple[str, str | None]] = {
+    "Bounds": ("deltavc.upkeep.ways", "Bounds"),
     "Checkout": ("deltavc.reader", "Checkout"),
     "Diff": ("deltavc.diff", "Diff"),
     "Follower": ("deltavc.following", "Follower"),

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, Unpack
 
-from deltavc.checks import Checks
 from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, StoreError, UnknownRef
 from deltavc.freshness import Freshness
 from deltavc.lineage import names
@@ -31,6 +30,7 @@ from deltavc.serving import Serving
 from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.objects import Store
 from deltavc.store.transfers import DEFAULT_MEMORY, Transfers
+from deltavc.tending import Tending
 from deltavc.version import Version
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Repo(Checks, Serving):
+class Repo(Tending, Serving):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:

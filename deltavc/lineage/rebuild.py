@@ -38,6 +38,7 @@ def rebuild(index: Index, repository_id: str, directory: Path, progress: Progres
         CorruptObject, MissingObject: a record in the bucket is damaged or gone; the database is as it was.
         StoreError; DatabaseUnavailable: the same.
     """
+    target = index.engine
     engine = open_database(directory / "rebuilt.db")
     try:
         schema.prepare(engine)
@@ -46,7 +47,7 @@ def rebuild(index: Index, repository_id: str, directory: Path, progress: Progres
         with reading(engine) as source:
             total = sum(source.execute(select(func.count()).select_from(table)).scalar_one() for table in _TABLES)
             done = 0
-            with _emptied(index.engine) as db:
+            with _emptied(target) as db:
                 for table in _TABLES:
                     rows = source.execution_options(yield_per=_ROWS).execute(select(table).order_by(*table.primary_key))
                     for some in rows.mappings().partitions(_ROWS):
