@@ -86,6 +86,13 @@ def s3():
 
 @pytest.fixture(scope="session")
 def postgres():
+    with postgres_server() as server:
+        yield server
+
+
+@contextmanager
+def postgres_server():
+    """Run PostgreSQL and yield it."""
     import psycopg
 
     with warnings.catch_warnings():
