@@ -17,7 +17,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 
 from deltavc.access import Access
 from deltavc.errors import Corruption
@@ -30,9 +30,10 @@ from deltavc.upkeep.fsck_full import FullCheck, Progress
 from deltavc.upkeep.fsck_graph import Graph, Outline
 from deltavc.upkeep.fsck_journal import Journal
 from deltavc.upkeep.fsck_losses import losses, orphans
-from deltavc.upkeep.fsck_report import Counts, Problem, Report
+from deltavc.upkeep.fsck_report import Counts, Problem, Report, merged
 from deltavc.upkeep.fsck_survey import EDGE_KEY, Spool, Survey
 from deltavc.upkeep.fsck_told import check_told
+from deltavc.upkeep.reindex import reindex
 from deltavc.walk import Objects
 
 
@@ -45,7 +46,6 @@ def fsck(
     anew: bool = False,
     memory: int | None = None,
     progress: Progress | None = None,
-    reindex: Callable[[], object] | None = None,
 ) -> Report:
     """Check a repository.
 
@@ -56,7 +56,6 @@ def fsck(
         anew: rely on no earlier check.
         memory: bytes that a full check may take; half of what the machine has by default.
         progress: is told what is being done, how much of it is done, and how much there is.
-        reindex: fills the database anew.
 
     Raises:
         StoreError: the store could not be asked, which says nothing about what is in it.
@@ -76,11 +75,13 @@ def fsck(
         first = check()
         report = first.report
         if repair and report.problems:
-            report = _repair(access, first, check, reindex)
+            report = _repair(access, repository_id, first, check, progress or _silent)
     return dataclasses.replace(report, seconds=time.monotonic() - started)
 
 
-def _repair(access: Access, first: _Check, check: Callable[[], _Check], reindex: Callable[[], object] | None) -> Report:
+def _repair(
+    access: Access, repository_id: str, first: _Check, check: Callable[[], _Check], progress: Progress
+) -> Report:
     """Do what can be done, look again, and tell what of it helped."""
     healed = fsck_repair.heal(access, first.report.problems)
     second = check() if healed else first  # records that can be read again may have more to tell
@@ -88,14 +89,15 @@ def _repair(access: Access, first: _Check, check: Callable[[], _Check], reindex:
     fsck_repair.redrop(access, second.report.problems)
     third = check() if second.to_drop() else second  # without an edge, others may have no way forward any more
     fsck_repair.lead_forwards(access, third.detours)
-    if reindex is not None and any(problem.kind == "index_differs" for problem in second.report.problems):
-        reindex()
+    if any(problem.kind == "index_differs" for problem in second.report.problems):
+        with suppress(Corruption):  # a record that the bucket lacks: the report tells of it
+            reindex(access, repository_id, progress)
     last = check().report
     left = {(problem.kind, problem.key) for problem in last.problems}
     reports = [check.report for check in (first, second, third)]
     found = {(problem.kind, problem.key): problem for report in reports for problem in report.problems}
     solved = [problem.fixed(_how(problem, healed)) for name, problem in found.items() if name not in left]
-    return dataclasses.replace(last, problems=_merged([*solved, *last.problems]), lost=second.report.lost)
+    return dataclasses.replace(last, problems=merged([*solved, *last.problems]), lost=second.report.lost)
 
 
 def _how(problem: Problem, healed: set[str]) -> str:
@@ -144,7 +146,7 @@ class _Check:
         survey.problems += found.problems
         self.detours = found.detours
         self.report = Report(
-            problems=_merged(survey.problems),
+            problems=merged(survey.problems),
             lost=found.lost,
             without_weights=found.without_weights,
             counts=self._counts(),
@@ -283,18 +285,6 @@ _DONE = {
 
 _HOPELESS = frozenset({"wrong_edge", "wrong_weights", "damaged_pack", "missing_pack"})
 """Kinds of problems after which an edge is dropped, if anything is to be repaired."""
-
-
-def _merged(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """One problem for each object and kind, with all the versions that it was met for."""
-    found: dict[tuple[str, str], Problem] = {}
-    for problem in problems:
-        name = (problem.kind, problem.key)
-        if name in found:
-            versions = tuple(sorted({*found[name].versions, *problem.versions}))
-            problem = dataclasses.replace(found[name], versions=versions)
-        found[name] = problem
-    return tuple(found[name] for name in sorted(found))
 
 
 def _silent(doing: str, done: int, total: int) -> None:

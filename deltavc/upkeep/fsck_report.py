@@ -10,6 +10,7 @@ Kinds are words that stay the same from release to release; docs/troubleshooting
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,3 +152,15 @@ class Report:
             "since": self.since,
             "seconds": self.seconds,
         }
+
+
+def merged(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """One problem for each object and kind, with all the versions that it was met for."""
+    found: dict[tuple[str, str], Problem] = {}
+    for problem in problems:
+        name = (problem.kind, problem.key)
+        if name in found:
+            versions = tuple(sorted({*found[name].versions, *problem.versions}))
+            problem = replace(found[name], versions=versions)
+        found[name] = problem
+    return tuple(found[name] for name in sorted(found))
