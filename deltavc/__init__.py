@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deltavc import bindings
     from deltavc.diff import Diff, TensorDiff
     from deltavc.following import Follower, Moved
+    from deltavc.lineage.settings import Policy
     from deltavc.opening import init
     from deltavc.opening import open_repository as open
     from deltavc.reader import Checkout
@@ -44,6 +45,7 @@ __all__ = [
     "Diff",
     "Follower",
     "Moved",
+    "Policy",
     "Replica",
     "ReplicaFollower",
     "ReplicaGroup",
@@ -64,6 +66,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Diff": ("deltavc.diff", "Diff"),
     "Follower": ("deltavc.following", "Follower"),
     "Moved": ("deltavc.following", "Moved"),
+    "Policy": ("deltavc.lineage.settings", "Policy"),
     "Applied": ("deltavc.replica", "Applied"),
     "Replica": ("deltavc.replica", "Replica"),
     "ReplicaFollower": ("deltavc.replica", "ReplicaFollower"),

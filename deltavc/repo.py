@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, Unpack
 
 from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, StoreError, UnknownRef
 from deltavc.freshness import Freshness
+from deltavc.keeping import Keeping
 from deltavc.lineage import names
 from deltavc.lineage.index import Index
 from deltavc.lineage.refs import Refs
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Repo(Tending, Serving):
+class Repo(Keeping, Tending, Serving):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:

@@ -6,13 +6,14 @@ These read whole histories, or everything, so they take time in proportion to it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Table, select
 
-from deltavc.lineage import graph
+from deltavc import canonical
+from deltavc.lineage import graph, info
 from deltavc.lineage.database import chunks, reading
 from deltavc.lineage.history import History
 from deltavc.lineage.plan import cost
@@ -56,6 +57,26 @@ def outlines(history: History) -> list[Outline]:
             Outline(row.id, row.base, row.target, row.nbytes, cost(row.nbytes, row.changes), tuple(used[row.pk]))
             for row in db.execute(wanted)
         ]
+
+
+def edge_packs_by_id(history: History) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Ids of edges and keys of the packs they name, from those rows that hold the very bytes that the id is of."""
+    for pks in _in_chunks(history, edges):
+        with reading(history.engine) as db:
+            rows = db.execute(select(edges.c.id, edges.c.body).where(edges.c.pk.in_(pks))).all()
+        for edge, body in rows:
+            if canonical.content_id(body) == edge:
+                yield edge, tuple(use.key for use in EdgeRecord.trusted(body).packs)
+
+
+def files_by_id(history: History) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Ids of versions and keys of the files they name, from those rows that make the very bytes that the id is of."""
+    for pks in _in_chunks(history, versions):
+        with reading(history.engine) as db:
+            found = info.load(db, pks)
+        for version in found:
+            if version.record.id == version.id:
+                yield version.id, tuple(file.key for file in version.record.files.values())
 
 
 def pack_sizes(history: History) -> dict[str, int]:
@@ -103,3 +124,9 @@ def left(history: History, time: str) -> list[str]:
     wanted: Any = select(versions.c.id).join(ref_entries, ref_entries.c.old == versions.c.pk)
     with reading(history.engine) as db:
         return list(db.execute(wanted.where(ref_entries.c.moved_at >= time, ~child.exists()).distinct()).scalars())
+
+
+def _in_chunks(history: History, table: Table) -> Iterator[list[int]]:
+    with reading(history.engine) as db:
+        pks = db.execute(select(table.c.pk).order_by(table.c.pk)).scalars().all()
+    yield from chunks(pks)

@@ -79,11 +79,13 @@ def expire(access: Access, settings: SettingsRef, *, dry_run: bool = False, prog
     """Let versions that the policy does not keep lose their weights.
 
     Raises:
-        CleanUpRefused: a branch is at a version without weights, and nothing was dropped.
+        CleanUpRefused: a branch is at a version without weights, or listings disagree; nothing was dropped.
         Corruption: something on the way to a version that is kept is damaged or gone, and nothing was dropped.
         TooLate, StoreError, DatabaseUnavailable: what was dropped until then stays dropped.
     """
     show = progress or (lambda doing, done, total: None)
+    if access.refs.names() != access.refs.names():
+        raise CleanUpRefused("two listings of the refs do not agree")
     uncommitted = _uncommitted(access, settings)
     before = _choose(access, settings)
     if dry_run:

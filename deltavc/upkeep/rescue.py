@@ -69,22 +69,20 @@ def _way(access: Access, version: str, reached: Collection[str]) -> list[EdgeRec
     found = search(around, version, reached)
     if found is None:
         return None
-    edges = [step.edge for step in around.steps(found[1])]
-    try:
-        for key in {use.key for edge in edges for use in edge.packs}:
-            access.store.stat(key)
-    except ObjectMissing:
-        return None
-    return edges
+    return [step.edge for step in around.steps(found[1])]
 
 
 def _edges_to(access: Access, version: str) -> list[EdgeRecord]:
-    """Every edge to a version, but for those that were dropped for another reason than that nothing needed them."""
+    """Every edge to a version, of dropped ones those that nothing had needed and whose packs are there still."""
     found = []
     dropped = {edge for _, edge in listed_edges(access.store, drops_prefix(version))}
     for _, edge in listed_edges(access.store, edges_prefix(version)):
-        with suppress(MissingObject):  # taken back, or gone, since it was listed
-            if edge in dropped and read(access.store, drop_key(version, edge), DropRecord.parse).why != EXPIRED:
-                continue
-            found.append(read_edge(access.store, version, edge))
+        with suppress(MissingObject, ObjectMissing):  # taken back, or gone, since it was listed
+            record = read_edge(access.store, version, edge)
+            if edge in dropped:
+                if read(access.store, drop_key(version, edge), DropRecord.parse).why != EXPIRED:
+                    continue
+                for use in record.packs:
+                    access.store.stat(use.key)
+            found.append(record)
     return found
