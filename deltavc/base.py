@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 
 from deltavc import kernels
-from deltavc.change import Box, Change, Dense
+from deltavc.change import Box, Change
 from deltavc.held import Allocate, HeldLanes
 from deltavc.layout import Layout
 
@@ -55,8 +55,7 @@ class Undo:
             self._open -= 1
             if change is None or change.num_changes == 0 or not self.complete:
                 return
-            values = change.values.element_size()
-            self.nbytes += change.num_changes * (values if isinstance(change, Dense) else values + 8)
+            self.nbytes += change.nbytes
             if self.nbytes > self.limit:
                 self.complete = False
                 self.changes.clear()
@@ -94,9 +93,10 @@ class Base:
         if not undo.usable:
             self.lost = True
         if not self.lost:
-            for name, box, change in undo.changes:
+            parts = []
+            for name, box, _ in undo.changes:
                 whole = before.lanes[name]
-                part = whole[box.index] if box.lengths else whole
-                kernels.apply(part, change, box, tuple(whole.shape), sign=-1)
+                parts.append(kernels.Part(whole[box.index] if box.lengths else whole, box, tuple(whole.shape)))
+            kernels.apply_all(parts, [change for _, _, change in undo.changes], sign=-1)
         self.version, self.layout = before.version, before.layout
         self.fingerprints, self.lanes = before.fingerprints, before.lanes

@@ -78,6 +78,11 @@ class Sparse:
     def num_changes(self) -> int:
         return int(self.positions.numel())
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of its positions and values."""
+        return self.positions.nbytes + self.values.nbytes
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
@@ -93,6 +98,11 @@ class Dense:
     def num_changes(self) -> int:
         """How many lanes it writes; all of them."""
         return int(self.values.numel())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of its values."""
+        return self.values.nbytes
 
 
 Change = Sparse | Dense

@@ -3,26 +3,25 @@
     state ──box by box──> diff against the base (which advances) ──> codec ──> decode and compare ──> pack ──> store
 
 Frames are made in parallel and packed in order, so that equal states give equal packs but for their upload
-ids. At most `memory` bytes are on their way at any time.
+ids. At most `memory` bytes are on their way at any time. Where a diff is a launch, the caller's thread takes it of
+many boxes in one, while the pool encodes what changed in those before.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
-
-from torch import Tensor
+from typing import TypeVar
 
 from deltavc import fingerprints, kernels
 from deltavc.base import Base, Undo
 from deltavc.change import Box, Change, Dense, Operation, Sparse, same
 from deltavc.delta import codecs
 from deltavc.delta.codecs.base import Codec, FrameHeader
-from deltavc.delta.frames import frame_boxes
 from deltavc.delta.pack import PackBuilder
 from deltavc.errors import EncodeMismatch, WrongWeights
 from deltavc.kernels import pool
@@ -30,6 +29,7 @@ from deltavc.layout import Layout, TensorSpec
 from deltavc.lineage.records import PackUse, pack_key
 from deltavc.store.objects import Store
 from deltavc.store.transfers import Transfers
+from deltavc.taking import Place, Taken, View, places, take
 from deltavc.timings import Timings
 
 _T = TypeVar("_T")
@@ -43,17 +43,6 @@ PACK_BYTES = 64 << 20
 FRAME_COST = 6
 """Memory that a frame in the making may take, in multiples of its lanes: dense difference, planes of it,
 payload, and the decoded copy it is compared with."""
-
-
-class View(Protocol):
-    """What is read: a state that a caller wants committed, or the lanes of a version."""
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors that hold values, by name."""
-
-    def lanes(self, name: str, box: Box) -> Tensor:
-        """The lanes of one box of a tensor, contiguous; not to be written to."""
 
 
 class Packs:
@@ -76,7 +65,7 @@ class Packs:
         """Add a frame; upload the pack if it is full, waiting while too much is on its way."""
         self._builder.add(frame.place, frame.box, frame.codec, frame.operation, frame.payload, frame.num_changes)
         self.frames_nbytes += len(frame.payload)
-        if self._builder.nbytes >= self._limit:
+        if self._builder.nbytes >= self._limit or self._builder.full:
             self._upload()
 
     def finish(self) -> None:
@@ -179,11 +168,21 @@ def read(
     base.layout = layout
     found = Read()
 
+    def kind(at: Place) -> tuple[bool, bool]:
+        return kernels.together(base.lanes[at.tensor.name].device), at.tensor.name not in carried
+
+    def alone(fresh: bool, at: Place) -> _Box:
+        (taken,) = take([at], fresh, view, base.lanes, undo, codec, timings)
+        return _pack(taken, codec, timings)
+
     def tasks() -> Iterator[tuple[int, Callable[[], _Box]]]:
-        for place, tensor, box in _boxes(layout, view.tensors.keys()):
-            fresh = tensor.name not in carried
-            task = _reading(view, base.lanes[tensor.name], undo, place, tensor, box, fresh, codec, timings)
-            yield FRAME_COST * box.num_lanes * tensor.lane_bytes, task
+        for (together, fresh), group in itertools.groupby(places(layout, view.tensors.keys(), FRAME_BYTES), kind):
+            if not together:
+                yield from ((FRAME_COST * at.nbytes, functools.partial(alone, fresh, at)) for at in group)
+                continue
+            for batch in kernels.batches(group, lambda at: at.nbytes, memory // 8):
+                for taken in take(batch, fresh, view, base.lanes, undo, codec, timings):
+                    yield FRAME_COST * taken.at.nbytes, functools.partial(_pack, taken, codec, timings)
 
     seen: collections.Counter[str] = collections.Counter()
     for done in pool.in_order(tasks(), memory // 2):
@@ -213,10 +212,10 @@ def snapshot(
         raise ValueError("the base holds nothing")
 
     def tasks() -> Iterator[tuple[int, Callable[[], Encoded]]]:
-        for place, tensor, box in _boxes(layout, names):
-            change = Dense("add" if codec is None else codec.operation, _part(base.lanes[tensor.name], box).reshape(-1))
-            task = functools.partial(encode, change, place, tensor, box, codec, timings)
-            yield FRAME_COST * box.num_lanes * tensor.lane_bytes, task
+        for at in places(layout, names, FRAME_BYTES):
+            change = Dense("add" if codec is None else codec.operation, at.of(base.lanes).reshape(-1))
+            task = functools.partial(encode, change, at.place, at.tensor, at.box, codec, timings)
+            yield FRAME_COST * at.nbytes, task
 
     for frame in pool.in_order(tasks(), memory // 2):
         packs.add(frame)
@@ -245,60 +244,10 @@ def encode(change: Change, place: int, tensor: TensorSpec, box: Box, codec: Code
     return Encoded(place, None if whole else box, codec.name, change.operation, payload, change.num_changes)
 
 
-def _boxes(layout: Layout, names: Collection[str]) -> Iterator[tuple[int, TensorSpec, Box]]:
-    for place in layout.stored:
-        tensor = layout.tensors[place]
-        if tensor.name in names:
-            for box in frame_boxes(tensor.lane_shape, tensor.lane_bytes, FRAME_BYTES):
-                yield place, tensor, box
-
-
-def _part(whole: Tensor, box: Box) -> Tensor:
-    return whole[box.index] if box.lengths else whole
-
-
-def _reading(
-    view: View,
-    whole: Tensor,
-    undo: Undo,
-    place: int,
-    tensor: TensorSpec,
-    box: Box,
-    fresh: bool,
-    codec: Codec | None,
-    timings: Timings,
-) -> Callable[[], _Box]:
-    def task() -> _Box:
-        held = _part(whole, box)
-        with timings.stage("read"):
-            new = view.lanes(tensor.name, box)
-            if new.device != held.device:
-                new = new.to(held.device)
-        with timings.stage("diff"):
-            undo.opening()
-            change, moved, changed_lanes = _take(held, new, box, tensor.lane_shape, fresh, codec)
-            undo.closing(tensor.name, box, None if fresh else change)
-        with timings.stage("verify"):
-            fingerprint = moved if fresh else kernels.fingerprint(new, box, tensor.lane_shape)
-        frame = None if changed_lanes == 0 else encode(change, place, tensor, box, codec, timings)
-        return _Box(tensor.name, moved, fingerprint, changed_lanes, frame)
-
-    return task
-
-
-def _take(
-    held: Tensor, new: Tensor, box: Box, shape: tuple[int, ...], fresh: bool, codec: Codec | None
-) -> tuple[Change, int, int]:
-    """Move one box of the base to its new lanes: what changed, the move of the fingerprint, lanes changed."""
-    operation: Operation = "add" if codec is None else codec.operation
-    if fresh:
-        held.copy_(new)
-        return Dense(operation, held.reshape(-1)), kernels.fingerprint(held, box, shape), box.num_lanes
-    prefer = None if codec is None else codec.kind
-    change, moved = kernels.diff(held, new, operation, box, shape, prefer=prefer, advance=True)
-    if isinstance(change, Sparse):
-        return change, moved, change.num_changes
-    return change, moved, int(change.values.count_nonzero())
+def _pack(taken: Taken, codec: Codec | None, timings: Timings) -> _Box:
+    at = taken.at
+    frame = encode(taken.change, at.place, at.tensor, at.box, codec, timings) if taken.changed_lanes else None
+    return _Box(at.tensor.name, taken.moved, taken.fingerprint, taken.changed_lanes, frame)
 
 
 def _on_cpu(change: Change) -> Change:

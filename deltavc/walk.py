@@ -4,16 +4,19 @@
              pack indexes, then ranges        one task a frame
 
 Each frame is fetched, checked against its checksum, decoded and applied to the lanes of its box. The
-frames of one edge touch different boxes and run in parallel; edges follow one another. A tensor that an
-edge does not carry over starts from zero, which is what nothing is.
+frames of one edge touch different boxes and run in parallel; edges follow one another. Where applying is a launch,
+many changes wait for each other and are applied in one. A tensor that an edge does not carry over starts from zero,
+which is what nothing is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -24,10 +27,11 @@ from deltavc.delta import pack as packs
 from deltavc.delta.frames import Frame, open_frame
 from deltavc.delta.pack import PackIndex
 from deltavc.errors import BadPayload, CorruptObject, MissingObject, ObjectMissing
-from deltavc.kernels import pool
+from deltavc.kernels import Part, pool
 from deltavc.layout import Layout
+from deltavc.lineage.bucket import read_layout
 from deltavc.lineage.plan import Plan, Step
-from deltavc.lineage.records import PackUse, layout_key
+from deltavc.lineage.records import PackUse
 from deltavc.store.objects import Store
 from deltavc.store.transfers import Transfers
 from deltavc.timings import Timings
@@ -45,6 +49,9 @@ DECODE_COST = 2
 """Memory that decoding takes, in multiples of the change: the planes it is coded in, and the change itself."""
 
 POSITION_BYTES = 8
+
+TOGETHER_BYTES = 64 << 20
+"""Changes that wait on a device to be applied in one launch; what a launch costs is nothing beside so many."""
 
 
 class Lanes(Protocol):
@@ -95,15 +102,7 @@ class Objects:
     def layout(self, layout: str, version: str | None = None) -> Layout:
         """Fetch a layout once. Raises CorruptObject, MissingObject."""
         if layout not in self._layouts:
-            key = layout_key(layout)
-            body = self.get(key, version)
-            try:
-                found = Layout.parse(body)
-            except BadPayload as error:
-                raise CorruptObject(key, error.reason, version) from error
-            if found.id != layout:
-                raise CorruptObject(key, "its content is not what its name says", version)
-            self._layouts[layout] = found
+            self._layouts[layout] = read_layout(self.store, layout, version)
         return self._layouts[layout]
 
     def add_layout(self, layout: Layout) -> None:
@@ -121,8 +120,10 @@ class Objects:
     def index(self, use: PackUse, version: str) -> tuple[PackIndex, bytes | None]:
         """The index of a pack; with it the whole pack, checked against its name, when it is small."""
         offset = use.index[0]
-        if not 0 < offset < use.nbytes:
-            raise CorruptObject(use.key, "an edge places its index outside of it", version)
+        try:
+            packs.check_place(use.index, use.nbytes)
+        except BadPayload as error:
+            raise CorruptObject(use.key, f"an edge says that it has {error.reason}", version) from error
         for last in (False, True):
             try:
                 if use.nbytes <= SMALL_PACK:
@@ -187,6 +188,10 @@ class Job:
     body: bytes | None
 
 
+Waiting = tuple[Part, Change]
+"""Lanes, and the change to them that was not applied yet; on one device."""
+
+
 def walk(found: list[Leg], lanes: Lanes, objects: Objects, timings: Timings) -> None:
     """Walk the legs on `lanes`, in place. What is left after an exception is no version.
 
@@ -200,8 +205,13 @@ def walk(found: list[Leg], lanes: Lanes, objects: Objects, timings: Timings) -> 
     for number, jobs in itertools.groupby(fetched(found, objects, timings), lambda item: item[0].leg):
         _enter(found[at : number + 1], lanes)
         at = number + 1
-        for _ in pool.in_order(_frame_tasks(found[number], jobs, lanes, objects, timings), objects.memory // 2):
-            pass
+        tasks = _frame_tasks(found[number], jobs, lanes, objects, timings)
+        with contextlib.closing(pool.in_order(tasks, objects.memory // 2)) as done:
+            waiting = (one for one in done if one is not None)
+            for batch in kernels.batches(waiting, lambda one: one[1].nbytes, TOGETHER_BYTES):
+                parts, changes = zip(*batch, strict=True)
+                with timings.stage("apply"):
+                    kernels.apply_all(parts, changes, sign=_sign(found[number]))
     _enter(found[at:], lanes)
 
 
@@ -233,8 +243,11 @@ def fetched(
 
     def jobs() -> Iterator[Job]:
         budget = objects.memory // 4
+        written: Counter[tuple[int, str]] = Counter()
         for (number, use), (index, body) in objects.transfers.ahead(uses, open_index, index_nbytes, budget):
-            yield from _jobs_of(found[number], number, use, index, body, boxes)
+            for job in _jobs_of(found[number], number, use, index, body, boxes):
+                _count_lanes(found[number], job, written)
+                yield job
 
     def fetch(job: Job) -> bytes:
         if job.body is not None:
@@ -278,6 +291,16 @@ def _jobs_of(
         yield _range_job(number, use, group)
 
 
+def _count_lanes(leg: Leg, job: Job, written: Counter[tuple[int, str]]) -> None:
+    """Refuse an edge whose frames write more lanes of a tensor than it has: they would have to lie over one another,
+    and a few bytes could keep a reader busy for ever."""
+    for frame in job.frames:
+        tensor = leg.frames_layout.tensors[frame.place]
+        written[job.leg, tensor.name] += frame.box.num_lanes if frame.box is not None else tensor.num_lanes
+        if written[job.leg, tensor.name] > tensor.num_lanes:
+            raise CorruptObject(job.use.key, "its frames lie over one another", leg.step.edge.target)
+
+
 def _range_job(number: int, use: PackUse, group: list[Frame]) -> Job:
     start = group[0].offset
     return Job(number, use, group, start, group[-1].offset + group[-1].nbytes - start, None)
@@ -306,7 +329,7 @@ def _meets(frame: Frame, boxes: Sequence[Box]) -> bool:
 
 def _frame_tasks(
     leg: Leg, jobs: Iterable[tuple[Job, bytes]], lanes: Lanes, objects: Objects, timings: Timings
-) -> Iterator[tuple[int, Callable[[], None]]]:
+) -> Iterator[tuple[int, Callable[[], Waiting | None]]]:
     """A task for each frame of one leg, with the memory it may take."""
     for job, body in jobs:
         for frame in job.frames:
@@ -315,16 +338,16 @@ def _frame_tasks(
 
 def _frame_task(
     leg: Leg, job: Job, frame: Frame, body: bytes, lanes: Lanes, objects: Objects, timings: Timings
-) -> Callable[[], None]:
+) -> Callable[[], Waiting | None]:
     tensor = leg.frames_layout.tensors[frame.place]
     whole = lanes[tensor.name]
     fresh = leg.step.edge.base is None or tensor.name not in leg.carried
 
-    def task() -> None:
+    def task() -> Waiting | None:
         with timings.stage("decode"):
             change = decode(leg, job, frame, body, objects)
         with timings.stage("apply"):
-            _apply(whole, change, frame.box or Box.whole(tensor.lane_shape), tensor.lane_shape, leg, fresh)
+            return _apply(whole, change, frame.box or Box.whole(tensor.lane_shape), tensor.lane_shape, leg, fresh)
 
     return task
 
@@ -350,14 +373,19 @@ def decode_cost(leg: Leg, frame: Frame) -> int:
     return frame.nbytes + DECODE_COST * frame.num_changes * each
 
 
-def _apply(whole: Tensor, change: Change, box: Box, shape: tuple[int, ...], leg: Leg, fresh: bool) -> None:
+def _apply(whole: Tensor, change: Change, box: Box, shape: tuple[int, ...], leg: Leg, fresh: bool) -> Waiting | None:
     part = whole[box.index] if box.lengths else whole
-    if part.device.type != "cpu":
-        change = on_device(change, part.device)
     if fresh and isinstance(change, Dense):
         part.copy_(change.values.view(box.lengths))  # from zero, a difference is the value
+    elif kernels.together(part.device):
+        return Part(part, box, shape), on_device(change, part.device)
     else:
-        kernels.apply(part, change, box, shape, sign=1 if leg.step.forward else -1)
+        kernels.apply(part, change, box, shape, sign=_sign(leg))
+    return None
+
+
+def _sign(leg: Leg) -> Literal[1, -1]:
+    return 1 if leg.step.forward else -1
 
 
 def on_device(change: Change, device: torch.device) -> Change:

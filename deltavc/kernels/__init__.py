@@ -21,6 +21,7 @@ from torch import Tensor
 
 from deltavc.change import Box, Change, Dense, Operation, Sparse
 from deltavc.kernels import devices
+from deltavc.kernels.devices import batches, together
 from deltavc.kernels.many import apply_all, check_changes, compose_all, diff_all, fingerprint_all, moved_all
 from deltavc.kernels.part import Listed, Part
 from deltavc.kernels.segment import Segment
@@ -33,6 +34,7 @@ __all__ = [
     "SwapTable",
     "apply",
     "apply_all",
+    "batches",
     "compose",
     "compose_all",
     "densify",
@@ -48,6 +50,7 @@ __all__ = [
     "offsets_of",
     "sparsify",
     "swap",
+    "together",
     "zero_fingerprint",
 ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import TypeVar
 
@@ -65,6 +65,29 @@ def fault(kernels: ModuleType, device: torch.device) -> str | None:
     except Exception as error:  # whatever compilers and drivers raise
         return f"{type(error).__name__}: {error}"
     return None if found == [reference.fingerprint(lanes, box, shape)] else "a fingerprint came out wrong"
+
+
+def together(device: torch.device) -> bool:
+    """Whether many tensors in one call take less time than one after another: where every call is a launch.
+
+    On the CPU they do not: there, callers spread tensors over the pool.
+    """
+    return device.type != "cpu"
+
+
+def batches(items: Iterable[T], nbytes: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Items in a row that together have up to `most` bytes, or one that has more: for one call each."""
+    batch: list[T] = []
+    held = 0
+    for item in items:
+        size = nbytes(item)
+        if batch and held + size > most:
+            yield batch
+            batch, held = [], 0
+        batch.append(item)
+        held += size
+    if batch:
+        yield batch
 
 
 def single(device: torch.device) -> ModuleType:

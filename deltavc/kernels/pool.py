@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -72,10 +72,12 @@ def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
         raise
 
 
-def in_order(tasks: Iterable[tuple[int, Callable[[], T]]], budget: int, threads: int | None = None) -> Iterator[T]:
+def in_order(
+    tasks: Iterable[tuple[int, Callable[[], T]]], budget: int, threads: int | None = None
+) -> Generator[T, None, None]:
     """Run tasks on the pool, ahead of the caller, and yield their results in order.
 
-    When one raises, and when the caller stops or is interrupted, those not yet started never are, and none is
+    When one raises, and when the caller closes it or is interrupted, those not yet started never are, and none is
     running any more.
     Small tasks run several together on one thread: handing each over alone would take longer than running it.
 
