@@ -103,7 +103,10 @@ def _block(version: Version, names: Mapping[str, Sequence[str]]) -> Iterator[str
         yield f"Step:    {version.step}"
     if version.metrics:
         yield f"Metrics: {_metrics(version)}"
-    yield f"Size:    {nbytes(version.stored_bytes)} stored, {_changed(version)}"
+    if version.weights:
+        yield f"Size:    {nbytes(version.stored_bytes)} stored, {_changed(version)}"
+    else:
+        yield "Size:    no weights: they were not kept"
     if version.message:
         yield ""
         yield from (f"    {plain(line)}".rstrip() for line in version.message.splitlines())
@@ -113,7 +116,8 @@ def _line(version: Version, names: Mapping[str, Sequence[str]]) -> list[str]:
     parts = [_id(version.short_id) + _refs_at(version, names), *_step(version)]
     if version.metrics:
         parts.append(_metrics(version))
-    return ["  ".join([*parts, nbytes(version.stored_bytes), _changed(version), _subject(version)]).rstrip()]
+    stored = [nbytes(version.stored_bytes), _changed(version)] if version.weights else ["no weights"]
+    return ["  ".join([*parts, *stored, _subject(version)]).rstrip()]
 
 
 def _id(text: str) -> str:

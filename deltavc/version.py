@@ -20,7 +20,8 @@ class Version:
     time: when, in UTC. metrics: name to float, NaN and infinities included. files: name to size in bytes.
     layout, fingerprint: ids of what tensors it has and of their values.
     num_lanes: lanes of all its tensors. changed_lanes: how many its commit changed.
-    stored_bytes: what its commit added to the store in packs and files.
+    stored_bytes: what its commit added to the store in packs and files. weights: whether they are kept, as far as the
+    database knows; a version without can be looked at and not checked out.
     timings: seconds per stage of the call that returned it (read, diff, encode, upload, index); work done on
     several threads is summed.
     """
@@ -40,6 +41,7 @@ class Version:
     num_lanes: int
     changed_lanes: int
     stored_bytes: int
+    weights: bool = True
     timings: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -51,6 +53,7 @@ class Version:
         num_lanes: int,
         changed_lanes: int,
         stored_bytes: int,
+        weights: bool = True,
         timings: Mapping[str, float] | None = None,
     ) -> Self:
         """A stored record as users see it."""
@@ -70,6 +73,7 @@ class Version:
             num_lanes=num_lanes,
             changed_lanes=changed_lanes,
             stored_bytes=stored_bytes,
+            weights=weights,
             timings=timings or {},
         )
 
@@ -82,6 +86,7 @@ class Version:
             num_lanes=info.num_lanes,
             changed_lanes=info.changed_lanes or 0,
             stored_bytes=info.stored_bytes,
+            weights=info.weights,
         )
 
     @property
@@ -111,6 +116,7 @@ class Version:
             "num_lanes": self.num_lanes,
             "changed_lanes": self.changed_lanes,
             "stored_bytes": self.stored_bytes,
+            "weights": self.weights,
         }
 
 

@@ -23,6 +23,7 @@ class VersionInfo:
     branch: where it was committed, or None when no branch was ever at it.
     num_lanes: lanes of all its tensors. changed_lanes: lanes that its commit wrote, or None when its edge is gone.
     stored_bytes: what its commit added to the store in packs and files.
+    weights: whether there is an edge to it; without one, its weights were not kept.
     """
 
     id: str
@@ -31,6 +32,7 @@ class VersionInfo:
     num_lanes: int
     changed_lanes: int | None
     stored_bytes: int
+    weights: bool
 
 
 def commit_costs(edges: Iterable[tuple[bool, int, int]]) -> tuple[int | None, int]:
@@ -66,6 +68,7 @@ def _load_chunk(db: Connection, pks: list[int]) -> dict[int, VersionInfo]:
     metric_values = _metrics(db, pks)
     branches = _branches(db, pks)
     costs = _commit_costs(db, pks)
+    with_edges = _with_edges(db, pks)
     return {
         row.pk: VersionInfo(
             id=row.id,
@@ -86,6 +89,7 @@ def _load_chunk(db: Connection, pks: list[int]) -> dict[int, VersionInfo]:
             num_lanes=row.num_lanes,
             changed_lanes=costs[row.pk][0],
             stored_bytes=costs[row.pk][1] + row.new_file_bytes,
+            weights=row.pk in with_edges,
         )
         for row in rows
     }
@@ -125,6 +129,10 @@ def _branches(db: Connection, pks: list[int]) -> dict[int, str]:
         .order_by(ref_entries.c.moved_at.desc(), ref_entries.c.sequence.desc(), ref_entries.c.ref)
     )
     return {version: ref.removeprefix(BRANCHES) for version, ref in db.execute(rows)}
+
+
+def _with_edges(db: Connection, pks: list[int]) -> set[int]:
+    return set(db.execute(select(edges.c.target).where(edges.c.target.in_(pks)).distinct()).scalars())
 
 
 def _commit_costs(db: Connection, pks: list[int]) -> dict[int, tuple[int | None, int]]:

@@ -155,7 +155,8 @@ class LazyIndex(Index):
     def _info(self, version: str) -> VersionInfo:
         record = read_version(self.bucket, version)
         had = {file.id for parent in record.parents for file in self._files(parent)} if record.files else set()
-        written = (edge for edge in self.edges_into(version) if edge.origin == "commit")
+        found = self.edges_into(version)
+        written = (edge for edge in found if edge.origin == "commit")
         changed, stored = commit_costs((edge.base is None, edge.changes, edge.new_bytes) for edge in written)
         return VersionInfo(
             id=version,
@@ -164,6 +165,7 @@ class LazyIndex(Index):
             num_lanes=read_layout(self.bucket, record.layout, version).num_lanes,
             changed_lanes=changed,
             stored_bytes=stored + sum(file.nbytes for file in record.files.values() if file.id not in had),
+            weights=bool(found),
         )
 
     def _files(self, version: str) -> Collection[FileRef]:

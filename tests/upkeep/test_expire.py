@@ -312,3 +312,14 @@ def test_commits_that_never_happened_are_dropped_once_they_cannot_happen_any_mor
         assert len(store.keys("drops/")) == 1 < len(store_of_it)
         writer.commit(state_at(10), step=10)
     assert seen_by_a_stranger(store) == [0, 1, 10]
+
+
+def test_a_version_says_whether_its_weights_are_kept(store, repo):
+    grown(repo, 6)
+    assert all(version.weights for version in repo.log())
+    set_policy(repo, keep_last=2)
+    lost = run(repo).lost
+    with opened(store) as fresh:
+        for again in (repo, fresh):
+            assert {version.id for version in again.log() if not version.weights} == set(lost) != set()
+            assert again.version(lost[0]).as_json()["weights"] is False
