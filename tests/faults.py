@@ -1,14 +1,16 @@
-"""A real store, one call of which fails: before it lands, or after it landed, when only the answer is lost."""
+"""A real store, or a real database, one call of which fails: before it lands, or after it landed, its answer lost."""
 
 import contextlib
 import threading
+
+from sqlalchemy import event
 
 from deltavc.errors import StoreUnavailable
 from deltavc.store.objects import open_store
 
 WRITES = ("put", "create", "put_path", "delete")
 LISTINGS = ("list", "prefixes")
-READS = ("get", "get_path", "stat", *LISTINGS)
+READS = ("get", "get_path", "stat", "now", *LISTINGS)
 
 
 class FaultyStore:
@@ -95,3 +97,41 @@ class FaultyStore:
 
 def faulty(url):
     return FaultyStore(open_store(url))
+
+
+@contextlib.contextmanager
+def failing_statements(engine, nth=None, how="before"):
+    """Let the nth statement or COMMIT (from 1; None: every one) fail as the driver does; yields those that were tried.
+
+    One that fails "after" has taken effect, and only the answer was lost.
+    """
+    tried = []
+    driver_error = engine.dialect.dbapi.OperationalError
+
+    def run(statement, execute):
+        tried.append(statement)
+        fails = nth is None or len(tried) == nth
+        if not fails or how == "after":
+            execute()
+        if fails:
+            raise driver_error("injected, the connection was lost")
+        return True  # it has been executed
+
+    def execute(cursor, statement, parameters, context):
+        return run(statement, lambda: cursor.execute(statement, parameters))
+
+    def execute_many(cursor, statement, parameters, context):
+        return run(statement, lambda: cursor.executemany(statement, parameters))
+
+    def commit(connection):
+        run("COMMIT", lambda: type(engine.dialect).do_commit(engine.dialect, connection))
+
+    event.listen(engine, "do_execute", execute)
+    event.listen(engine, "do_executemany", execute_many)
+    engine.dialect.do_commit = commit
+    try:
+        yield tried
+    finally:
+        del engine.dialect.do_commit
+        event.remove(engine, "do_execute", execute)
+        event.remove(engine, "do_executemany", execute_many)

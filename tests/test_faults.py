@@ -3,13 +3,10 @@
 import contextlib
 import itertools
 import secrets
-import sqlite3
 import threading
 
 import pytest
 import torch
-from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
 
 import deltavc
 from deltavc import opening
@@ -29,7 +26,7 @@ from deltavc.lineage.index import Index
 from deltavc.repo import Repo
 from deltavc.store.objects import open_store
 from deltavc.writer import WriterOptions
-from tests.faults import WRITES, FaultyStore
+from tests.faults import WRITES, FaultyStore, failing_statements
 
 
 def state_at(seed):
@@ -231,28 +228,11 @@ def test_a_moved_branch_is_told_and_move_goes_on(repo):
     assert committed_steps(repo) == [0, 1, 2]
 
 
-@contextlib.contextmanager
-def failing_database(repo, nth=None):
-    """Let the nth statement (from 1; None: every one) fail; yields those that were tried."""
-    statements = []
-
-    def fail(connection, cursor, statement, *_):
-        statements.append(statement)
-        if nth is None or len(statements) == nth:
-            raise OperationalError("injected", {}, sqlite3.OperationalError("disk I/O error"))
-
-    event.listen(repo._index.engine, "before_cursor_execute", fail)
-    try:
-        yield statements
-    finally:
-        event.remove(repo._index.engine, "before_cursor_execute", fail)
-
-
 def test_a_database_that_fails_at_any_statement_fails_no_commit_that_landed(repo):
     expected = []
     with repo.writer("main") as writer:
         for step in itertools.count():
-            with failing_database(repo, step) as statements, contextlib.suppress(DatabaseUnavailable):
+            with failing_statements(repo._index.engine, step) as statements, contextlib.suppress(DatabaseUnavailable):
                 writer.commit(state_at(step), step=step)
                 expected.append(step)
             if expected[-1:] != [step]:
@@ -275,7 +255,7 @@ def test_a_database_that_fails_while_a_writer_moves_spoils_no_later_snapshot(rep
             writer.commit(new, snapshot=True)
             if how == "move":
                 repo.rollback(branch, first.id)
-            with failing_database(repo, number) as statements, contextlib.suppress(DatabaseUnavailable):
+            with failing_statements(repo._index.engine, number) as statements, contextlib.suppress(DatabaseUnavailable):
                 getattr(writer, how)(first.id)
             state = old | {"changes": torch.full((500,), float(number))}
             try:
@@ -292,7 +272,7 @@ def test_a_database_that_fails_while_a_writer_moves_spoils_no_later_snapshot(rep
 def test_what_the_database_cannot_be_told_does_not_make_a_failure_of_a_commit_that_landed(repo, caplog):
     with repo.writer("main") as writer:
         writer.commit(state_at(0), step=0)
-        with failing_database(repo):
+        with failing_statements(repo._index.engine):
             lost = writer.commit(state_at(1), step=1)
         key = f"versions/{lost.id[:2]}/{lost.id}.json"
         body = repo.store.get(key)

@@ -34,9 +34,9 @@ class ClockedStore(MemoryStore):
         return {item.key for item in self.list(prefix)}
 
 
-def opened(store):
-    """The repository on a store of our own, with an empty database."""
-    engine = open_database("sqlite://")
+def opened(store, database="sqlite://"):
+    """The repository on a store of our own, with an empty database unless another is named."""
+    engine = open_database(database)
     schema.prepare(engine)
     return Repo(store, Index(engine, store, "0" * 32), "0" * 32)
 
