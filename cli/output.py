@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import findings, texts
+from . import findings, keeping, texts
 from .failures import OutputClosed
 
 if TYPE_CHECKING:
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from deltavc.following import Moved
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
+    from deltavc.lineage.settings import Policy
     from deltavc.upkeep.audit import Audit
+    from deltavc.upkeep.compact import Compacted
+    from deltavc.upkeep.expire import Expiry
     from deltavc.upkeep.fsck_report import Report
+    from deltavc.upkeep.gc import Collected
     from deltavc.upkeep.verify import Verification
     from deltavc.upkeep.verify_files import Match
     from deltavc.version import Version
@@ -149,6 +153,10 @@ class Output:
         """How much there is."""
         self._print(dataclasses.asdict(totals), texts.stats(totals))
 
+    def compacted(self, done: Compacted) -> None:
+        """A repository that was compacted, or would be."""
+        self._print(done.as_json(), texts.compacted(done))
+
     def checked(self, report: Report) -> None:
         """A repository that was checked."""
         self._print(report.as_json(), findings.checked(report))
@@ -164,6 +172,18 @@ class Output:
     def audited(self, found: Audit) -> None:
         """All about one version."""
         self._print(found.as_json(), findings.audited(found))
+
+    def policy(self, policy: Policy) -> None:
+        """Which versions keep their weights."""
+        self._print(policy.as_json(), keeping.policy(policy))
+
+    def expired(self, report: Expiry) -> None:
+        """Versions that lost their weights, or would."""
+        self._print(report.as_json(), keeping.expired(report))
+
+    def collected(self, report: Collected) -> None:
+        """What was deleted, or would be."""
+        self._print(report.as_json(), keeping.collected(report))
 
     def upgraded(self, before: str | None, after: str) -> None:
         """A database whose schema was brought up to date."""

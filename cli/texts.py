@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from deltavc.following import Moved
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
+    from deltavc.upkeep.compact import Compacted
     from deltavc.version import Version
 
 SHORT = 12
@@ -237,6 +238,25 @@ def stats(totals: Totals) -> Iterator[str]:
         ["files", nbytes(totals.file_bytes)],
     ]
     yield from (f"{name:10}  {value}" for name, value in rows)
+
+
+def compacted(done: Compacted) -> Iterator[str]:
+    """What compacting wrote, or would write."""
+    counts = ((done.num_edges, "edge that skips", "edges that skip"), (done.num_snapshots, "snapshot", "snapshots"))
+    what = " and ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count)
+    if what:
+        size = nbytes(done.nbytes)
+        yield f"would write {what}, at most {size}" if done.dry_run else f"wrote {what}, {size}"
+    elif not done.failed:
+        yield "every version is within bounds; no edge is needed"
+    if done.num_bundles:
+        yield "would bundle the records of all versions" if done.dry_run else "bundled the records of all versions"
+    for version, why in done.failed.items():
+        yield f"no edge to {version[:SHORT]} could be made: {plain(why)}"
+    if done.failed:
+        yield "`deltavc fsck --full` tells what is damaged"
+    if done.beyond:
+        yield f"still beyond the bounds: {', '.join(version[:SHORT] for version in done.beyond)}"
 
 
 # --- words ---

@@ -16,7 +16,7 @@ from deltavc.lineage.records import ref_entry_key
 from deltavc.lineage.resolve import resolve
 from deltavc.store import open_store
 from tests import states
-from tests.faults import READS, faulty
+from tests.faults import READS, WRITES, faulty
 from tests.lineage import samples
 
 
@@ -237,6 +237,15 @@ def test_who_may_only_read_the_bucket_checks_out(s3):
             replica.stage("main").wait()
             replica.apply()
         assert states.same(live, state)
+
+
+def test_to_check_out_writes_nothing(tmp_path):
+    deltavc.init(tmp_path / "repo").close()
+    store = faulty(tmp_path / "repo")
+    with deltavc.open(tmp_path / "repo") as repo:
+        made = repo.commit({"x": states.random_bits("float32", (4,))})
+    with store.down(names=WRITES), deltavc.Repo(store, LazyIndex(store, store.url), "0") as repo:
+        assert repo.checkout("main").version == made.id
 
 
 def test_a_failing_store_is_told_as_such(tmp_path):
