@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deltavc.lineage.contents import Contents
+from deltavc.lineage.names import SETTINGS
 from deltavc.lineage.records import edge_key, layout_key, ref_entry_key, version_key
 from deltavc.upkeep.fsck_graph import Outline
 from deltavc.upkeep.fsck_report import Problem
@@ -48,7 +49,11 @@ def index_differs(now: Contents, survey: Survey, edges: Iterable[Outline], datab
         "edges": {
             edge.id for edge in edges if edge.id not in now.edges and not survey.is_dropped(edge.target, edge.id)
         },
-        "refs": {ref for ref, moves in survey.moves.items() if moves and now.heads.get(ref, (0,))[0] < len(moves)},
+        "refs": {
+            ref
+            for ref, moves in survey.moves.items()
+            if ref != SETTINGS and moves and now.heads.get(ref, (0,))[0] < len(moves)  # settings are in the bucket only
+        },
     }
     other = dict(now.damaged)
     other["refs"] = frozenset(

@@ -8,6 +8,7 @@ import pytest
 
 import deltavc
 from deltavc.errors import Corruption, NoPath
+from deltavc.lineage.settings import Policy
 from deltavc.upkeep.fsck_report import KINDS
 from tests.broken import repository
 from tests.broken.make_broken import GOLDEN, VERSIONS
@@ -40,6 +41,15 @@ def test_a_whole_repository_is_found_whole(tmp_path):
             assert not report.lost
         assert report.counts.num_versions == len(VERSIONS)
         assert report.num_walked == report.counts.num_edges
+
+
+def test_a_repository_with_a_policy_is_whole(tmp_path):
+    with deltavc.open(shutil.copytree(GOLDEN, tmp_path / "repository")) as repo:
+        for number in (1, 2):
+            repo._settings.set(Policy(keep_last=number), "me", "why")
+        report = repo.fsck()
+        assert not report.problems
+        assert report.orphans.num_unknown == 0
 
 
 def test_there_is_a_broken_repository_for_every_kind_and_each_is_explained():
