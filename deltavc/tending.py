@@ -21,7 +21,7 @@ class Tending(Checks):
         bounds: Bounds | None = None,
         *,
         dry_run: bool = False,
-        memory: int = DEFAULT_MEMORY,
+        memory: int | None = None,
         progress: Progress | None = None,
     ) -> Compacted:
         """Write edges that skip, and snapshots, so that every version can be reached within bounds; bundle the records.
@@ -31,17 +31,21 @@ class Tending(Checks):
         Args:
             bounds: what a way to a version may take; None for `Bounds()`.
             dry_run: only count what would be written, with sizes estimated from above.
-            memory: bytes it may take; lanes of larger models lie in temporary files.
+            memory: bytes it may take; None for half of what the machine has. It holds two versions, in temporary files
+                where they do not fit.
             progress: called with what is being done, how much of it is done, and how much there is (0: not known).
 
         Raises:
             StoreError, DatabaseUnavailable, DatabaseNeeded
         """
+        from deltavc.held import machine_memory
         from deltavc.upkeep.compact import compact
         from deltavc.upkeep.ways import Bounds
 
         tell = progress or (lambda doing, done, total: None)
-        return compact(self._access(memory), bounds or Bounds(), dry_run=dry_run, progress=tell)
+        return compact(
+            self._access(memory or machine_memory() // 2), bounds or Bounds(), dry_run=dry_run, progress=tell
+        )
 
     def reindex(self, *, progress: Progress | None = None) -> Totals:
         """Fill the database anew from the bucket alone, refs included.

@@ -12,6 +12,7 @@ Until the edge object is put, an interrupted composition leaves nothing but pack
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,9 @@ from deltavc.lineage.drops import DAMAGED, DropRecord
 from deltavc.lineage.records import EdgeRecord
 from deltavc.moving import move_base, trail_to
 from deltavc.packing import Packs
+from deltavc.store.transfers import DEFAULT_MEMORY
 from deltavc.timings import Timings
+from deltavc.walk import Objects
 
 
 def compose_path(access: Access, base: str | None, target: str) -> EdgeRecord:
@@ -58,8 +61,11 @@ class Composer:
     """Writes edges one after another; cheapest when each starts where the one before it ended."""
 
     def __init__(self, access: Access) -> None:
-        self._access = access
-        self._memory = access.objects.memory
+        memory = access.objects.memory
+        self._memory = min(memory // 4, DEFAULT_MEMORY)  # frames in the making need no more
+        self._room = memory - self._memory
+        objects = Objects(access.store, access.transfers, self._memory)
+        self._access = dataclasses.replace(access, objects=objects)
         self._on_disk = False
         self._directory = Path(tempfile.mkdtemp(prefix="deltavc-compose-"))
         self._from = Base(self._allocate)
@@ -72,7 +78,7 @@ class Composer:
         mark = self._access.freshness.mark()
         record = self._access.index.version(target).record
         layout = self._access.objects.layout(record.layout, target)
-        self._on_disk = 2 * layout.nbytes > self._memory // 2
+        self._on_disk = 2 * layout.nbytes > self._room
         packs = Packs(layout, self._access.store, self._access.transfers, self._memory, Timings("upload"))
         try:
             if base is None:

@@ -5,10 +5,10 @@ from tests.cli.conftest import checkpoints, folder, run  # noqa: F401
 from tests.upkeep.stores import grown
 
 
-def repository(folder):
-    with deltavc.init(folder / "long") as repo:
+def repository(where):
+    with deltavc.init(where / "long") as repo:
         grown(repo, 60)
-    return str(folder / "long")
+    return str(where / "long")
 
 
 def test_compact_says_what_it_would_write_and_what_it_wrote(run, tmp_path):  # noqa: F811
