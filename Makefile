@@ -2,10 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long bench lint clean
+.PHONY: demo live test test-long bench lint clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py
+
+live: .venv/ready
+	$(BIN)/python examples/live_loop.py
 
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile -m "not long" -q
