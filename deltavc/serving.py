@@ -108,10 +108,10 @@ class Serving(Lookup):
             UnknownRef, AmbiguousRef: on rank 0, of `at`.
             PeerFailed, GroupBroken: another rank failed, or did not answer.
         """
-        from deltavc.replica.opening_group import open_group
+        from deltavc.replica.opening_group import council_of, open_group
 
-        access = self._access(memory)
-        return open_group(access, live, at, bindings, ignore, group=group, store=store, timeout=timeout, **options)
+        council = council_of(group, store, timeout)
+        return open_group(self._access(memory), council, live, at, bindings, ignore, **options)
 
     def follow(
         self,

@@ -67,6 +67,26 @@ class Decision:
         return PeerFailed(self.rank, self.failure, self.reason)
 
 
+class _Ballot:
+    """A vote that is on its way, and may be withdrawn until it is cast: a store that did not answer may thaw."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cast = self._withdrawn = False
+
+    def cast(self) -> bool:
+        """Whether the vote may be cast, which it then counts as."""
+        with self._lock:
+            self._cast = not self._withdrawn
+            return self._cast
+
+    def withdraw(self) -> bool:
+        """Have the vote not cast any more. Returns whether it was, and may count."""
+        with self._lock:
+            self._withdrawn = True
+            return self._cast
+
+
 class Council:
     """The ranks of a replica group, which make the same calls in the same order.
 
@@ -122,6 +142,7 @@ class Call:
         self._council = council
         self._deciding = threading.Lock()
         self._final = False
+        self._lost = False
 
     def told(self, find: Callable[[], str]) -> str:
         """What rank 0 finds, which alone looks for it, on every rank.
@@ -151,7 +172,8 @@ class Call:
             GroupBroken: a rank did not come to this step within the time-out, or the store cannot be reached.
             PeerFailed: another rank failed before it.
         """
-        self._decide(partial(self._vote, self.passed, None), final)
+        ballot = _Ballot()
+        self._decide(partial(self._vote, self.passed, ballot), ballot, final)
 
     def abstain(self, reason: str) -> NoReturn:
         """Come to the step that comes next without voting for it, to find out who else does not come.
@@ -159,17 +181,17 @@ class Call:
         Raises:
             GroupBroken, PeerFailed
         """
-        self._decide(partial(self._vote, self.passed, reason), final=False)
+        self._decide(partial(self._attend, self.passed, reason), _Ballot(), final=False)
         raise AssertionError("a step was decided for without this rank's vote")
 
     def stop(self, error: BaseException) -> None:
         """Decide against the step that comes next, unless it is decided on. Does nothing once the call was stopped."""
         with self._deciding:
-            if self.stopped is None:
+            if self.stopped is None and not self._lost:
                 try:
                     self._learn(self._council.clerk.ask(partial(self._against, self.passed, error)))
                 except OSError as lost:
-                    log.warning("the other ranks were not told that %s failed: %s", self.verb, lost)
+                    self._lose(error, lost)
 
     def forget(self, store: Store) -> None:
         """Delete the keys of a call that every rank has left."""
@@ -190,26 +212,34 @@ class Call:
     def _key(self, what: object) -> str:
         return f"{self.number}/{what}"
 
-    def _decide(self, question: Callable[[Store], Decision], final: bool) -> None:
+    def _decide(self, question: Callable[[Store], Decision], ballot: _Ballot, final: bool) -> None:
         with self._deciding:
             if self.stopped is None:
                 self._final = self.in_doubt = final
                 try:
                     self._learn(self._council.clerk.ask(question, self._council.timeout))
-                except OSError as error:
-                    self._learn_late(error)
+                except OSError as lost:
+                    self.in_doubt = ballot.withdraw() and final
+                    self._learn_late(lost)
             if self.stopped is not None:
                 raise self.stopped.error(self.verb)
 
     def _learn_late(self, lost: OSError) -> None:
         """Ask once more, where not to know costs most."""
         broken = GroupBroken(self.verb, (), str(lost))
-        if not self.in_doubt:
-            raise broken from lost
         try:
+            if not self.in_doubt:
+                raise lost
             self._learn(self._council.clerk.ask(partial(self._against, self.passed, broken)))
-        except OSError:
-            raise broken from lost
+        except OSError as again:
+            self._lose(broken, again)
+            raise broken from again
+
+    def _lose(self, error: BaseException, lost: OSError) -> None:
+        """Go on without the store. Without this rank nobody can go on to the next step."""
+        self._lost = True
+        log.warning("%s failed, and the other ranks were not told: %s", self.verb, lost)
+        self._council.clerk.tell(partial(self._against, self.passed, error))  # in case that it is frozen, and thaws
 
     def _learn(self, decision: Decision) -> None:
         if decision.go:
@@ -232,15 +262,25 @@ class Call:
 
     # --- questions to the store, on a clerk's thread ---
 
-    def _vote(self, step: int, reason: str | None, store: Store) -> Decision:
-        """Come to a step, vote for it unless there is a reason not to, and wait for what is decided."""
-        council, key = self._council, self._key(step)
+    def _vote(self, step: int, ballot: _Ballot, store: Store) -> Decision:
+        """Vote for a step, unless it is decided already, and wait for what is decided."""
+        key = self._key(step)
         if step == 0 and (other := store.compare_set(self._key("verb"), "", self.verb).decode()) != self.verb:
-            unlike = RuntimeError(f"{self.verb} was called on rank {council.rank} where another rank called {other}")
-            return self._against(step, unlike, store)
-        store.set(f"at/{council.rank}", f"{self.number} {step}")
-        if reason is None and store.add(f"{key}/yes", 1) == council.size:
+            here = f"{self.verb} was called on rank {self._council.rank}"
+            return self._against(step, RuntimeError(f"{here} where another rank called {other}"), store)
+        # A store that is gone shows it here, where nothing is in doubt yet.
+        if store.check([key]):
+            return Decision.from_json(store.get(key))
+        if not ballot.cast():
+            raise RuntimeError("the vote was withdrawn")
+        if store.add(f"{key}/yes", 1) == self._council.size:
             return self._decided(step, Decision(True), store)
+        return self._attend(step, None, store)
+
+    def _attend(self, step: int, reason: str | None, store: Store) -> Decision:
+        """Be there, and wait for what is decided on a step."""
+        council, key = self._council, self._key(step)
+        store.set(f"at/{council.rank}", f"{self.number} {step}")
         try:
             store.wait([key], timedelta(seconds=council.timeout))
         except RuntimeError:  # not in time; or the store is gone, which the next question shows

@@ -35,26 +35,21 @@ VERB = "replica_group"
 
 def open_group(
     access: Access,
+    council: Council,
     live: Mapping[str, Tensor] | torch.nn.Module,
     at: str,
     bindings: Bindings | None,
     ignore: Sequence[str],
-    *,
-    group: ProcessGroup | None,
-    store: Store | None,
-    timeout: float,
     **options: Any,
 ) -> ReplicaGroup:
     """Make a replica group of the live tensors of all ranks. Every rank calls it.
 
     Raises:
-        BadState: there is no process group, or this process is not in it; live tensors that cannot be bound.
-        LayoutMismatch: they cannot be bound to the version, overlap, or leave some of it out.
+        LayoutMismatch, BadState: they cannot be bound to the version, overlap, or leave some of it out.
         WrongWeights, CopiesDiffer: together they are not that version.
         UnknownRef, AmbiguousRef: on rank 0, of `at`.
         PeerFailed, GroupBroken
     """
-    council = _council(group, store, timeout)
     with council.call(VERB) as call:
         version = resolve(access.index, call.told(partial(resolve, access.index, at)))
         record = access.index.version(version).record
@@ -78,8 +73,13 @@ def open_group(
         return found
 
 
-def _council(group: ProcessGroup | None, store: Store | None, timeout: float) -> Council:
-    """The ranks of a process group, in a part of the store that nobody else writes to."""
+def council_of(group: ProcessGroup | None, store: Store | None, timeout: float) -> Council:
+    """The ranks of a process group, in a part of the store that nobody else writes to. Every rank calls it.
+
+    Raises:
+        BadState: there is no process group, or this process is not in it.
+        GroupBroken: rank 0 did not call it within the time-out, or the store cannot be reached.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         raise BadState("a replica group is made of a process group: call torch.distributed.init_process_group first")
     members = _get_default_group() if group is None else group

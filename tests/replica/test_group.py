@@ -1,0 +1,481 @@
+"""Ranks move together or not at all: bit for bit, whoever fails, is late or dies, wherever he is."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+import deltavc
+from deltavc.errors import (
+    BadState,
+    CopiesDiffer,
+    ForeignWrite,
+    GroupBroken,
+    HookFailed,
+    LayoutMismatch,
+    PeerFailed,
+    ReplicaUnusable,
+    StagingTooSmall,
+    WrongWeights,
+)
+from deltavc.replica import group as groups
+from deltavc.replica.council import Call
+from deltavc.replica.exchange import Exchange
+from tests.replica.ranks import DIED, Rank, ends_of, fresh, held_by, in_ranks, reading_all_the_time
+from tests.replica.samples import line_of, small_state
+from tests.states import copied, same, stepped
+
+SIZE = 3
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory):
+    """A repository with a line of four versions, and their states by id."""
+    with line_of(tmp_path_factory.mktemp("group") / "repo", 4) as (repo, versions):
+        yield repo.url, versions
+
+
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory):
+    """A repository with versions on many branches, by codecs of all kinds, and their states by id."""
+    pick = random.Random(5)
+    with deltavc.init(tmp_path_factory.mktemp("group") / "repo") as repo:
+        state = small_state()
+        versions = {repo.commit(state).id: copied(state)}
+        for number in range(10):
+            base = pick.choice(list(versions))
+            repo.branch(f"b{number}", base)
+            state = stepped(versions[base], number + 1, pick.choice((0.001, 0.02, 0.9)))
+            codec = pick.choice([None, "xor-zstd", "planes", "raw"])
+            versions[repo.commit(state, f"b{number}", codec=codec, snapshot=number == 5).id] = copied(state)
+        yield repo.url, versions
+
+
+# --- moving ---
+
+
+def walk(rank, size, url, versions):
+    pick = random.Random(7)
+    with Rank(rank, size, url, versions) as (group, here):
+        expected = [group.version]
+        for _ in range(25):
+            target = pick.choice(list(versions))
+            if pick.random() < 0.3:
+                group.stage(pick.choice(list(versions)))  # and on from there
+            applied = group.move(target if rank == 0 else "what rank 0 says")
+            assert applied.version == group.version == target
+            assert here.is_at(target)
+            expected.append(target)
+        group.verify()
+        assert [span.version for span in group.history] == expected
+        assert here.told == expected[1:]
+    return expected
+
+
+def test_a_random_walk_is_exact_on_all_ranks_after_every_move(branches):
+    first, *others = in_ranks(4, walk, 4, *branches)
+    assert all(other == first for other in others)
+
+
+def read_and_move(rank, url, versions):
+    with Rank(rank, SIZE, url, versions) as (group, _), reading_all_the_time(group) as seen:
+        for version in [*versions, *versions]:
+            group.move(version)
+            time.sleep(0.01 * rank)
+    return seen
+
+
+def test_no_rank_serves_a_version_after_another_serves_the_next(line):
+    url, versions = line
+    order = [*versions, *versions]
+    seen = in_ranks(SIZE, read_and_move, url, versions)
+    # One after the other, on all ranks: sorted by time, the versions change as often as they were moved to.
+    times = sorted((when, version) for each in seen for version, when in each)
+    runs = [version for place, (_, version) in enumerate(times) if not place or times[place - 1][1] != version]
+    assert len(runs) <= len(order)
+    assert all(len(each) > len(order) for each in seen)
+
+
+# --- what is held ---
+
+
+def opened(rank, url, versions, spoil, **options):
+    here = Rank(rank, SIZE, url, versions, **options)
+    spoil(rank, here)
+    return ends_of(here.__enter__)
+
+
+def copy_differs(rank, here):
+    if rank == 1:
+        here.live["norm"].view(torch.int32)[3] ^= 1
+
+
+def shard_differs(rank, here):
+    if rank == 1:
+        here.live["embed_rows"].view(torch.int16)[3] ^= 1
+
+
+def shards_overlap(rank, here):
+    rows = {0: slice(0, 100), 1: slice(99, 200), 2: slice(200, 300)}[rank]
+    here.live["embed_rows"] = here.versions[next(iter(here.versions))]["embed"][rows].clone()
+    here.bindings["embed"] = deltavc.Shard(here.live["embed_rows"], (300, 64), (rows.start, 0))
+
+
+def nobody_holds(rank, here):
+    here.live.pop("scale", None)
+
+
+def half_is_held(rank, here):
+    if rank == 1:
+        del here.live["embed_rows"], here.bindings["embed"]
+
+
+def one_does_not_bind(rank, here):
+    if rank == 1:
+        here.live["stray"] = torch.zeros(3)
+
+
+def test_copies_that_differ_are_told_with_tensor_and_ranks_everywhere(line):
+    for error in in_ranks(SIZE, opened, *line, copy_differs):
+        assert isinstance(error, CopiesDiffer)
+        assert (error.tensor, error.ranks) == ("norm", ((0, 2), (1,)))
+
+
+def test_shards_that_are_not_the_version_are_told_everywhere(line):
+    for error in in_ranks(SIZE, opened, *line, shard_differs):
+        assert isinstance(error, WrongWeights)
+        assert error.tensors == ("embed",)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "tensor", "words"),
+    [
+        (shards_overlap, "embed", "held by rank 0 and rank 1 in boxes that overlap"),
+        (nobody_holds, "scale", "no rank holds it"),
+        (half_is_held, "embed", "6400 of 19200 lanes that no rank holds"),
+    ],
+)
+def test_what_does_not_make_up_the_version_is_refused_everywhere(line, spoil, tensor, words):
+    for error in in_ranks(SIZE, opened, *line, spoil):
+        assert isinstance(error, LayoutMismatch)
+        assert error.tensor == tensor
+        assert words in str(error)
+
+
+def test_a_rank_that_cannot_be_bound_is_named_to_the_others(line):
+    first, second, third = in_ranks(SIZE, opened, *line, one_does_not_bind)
+    assert isinstance(second, LayoutMismatch)
+    for error in (first, third):
+        assert isinstance(error, PeerFailed)
+        assert (error.rank, error.failure) == (1, "layout_mismatch")
+
+
+def ignoring(rank, url, versions):
+    here = Rank(rank, SIZE, url, versions, ignore=["scale"] if rank == 0 else [])
+    here.live.pop("scale", None)
+    with here as (group, _):
+        for version in versions:
+            group.move(version)
+            want, _ = held_by(rank, SIZE, versions[version])
+            want.pop("scale", None)
+            assert same(here.live, want)
+        group.verify()
+    return group.version
+
+
+def test_what_one_rank_ignores_need_not_be_held(line):
+    assert len(set(in_ranks(SIZE, ignoring, *line))) == 1
+
+
+def pipeline(rank, url, versions):
+    state = versions[next(iter(versions))]
+    names = {0: ["embed", "norm"], 1: ["weight"], 2: ["weight", "norm", "scale"]}[rank]
+    live = {name: state[name].clone() for name in names}
+    with deltavc.open(url, db="sqlite://") as repo, repo.replica_group(live, next(iter(versions))) as group:
+        group.move("main")
+        return same(live, {name: versions[group.version][name] for name in names})
+
+
+def test_ranks_may_hold_whole_tensors_some_of_them_twice(line):
+    assert in_ranks(SIZE, pipeline, *line) == [True] * SIZE
+
+
+# --- failing ---
+
+
+def foreign_write(rank, url, versions):
+    first, *_, last = versions
+    with Rank(rank, SIZE, url, versions) as (group, here):
+        group.stage(last).wait()
+        if rank == 1:
+            here.live["norm"].fill_(1.0)
+        error = ends_of(group.apply)
+        state = group.state
+        if rank != 1:
+            assert here.is_at(first)
+        again = ends_of(group.move, last)
+        if rank == 1:
+            here.live["norm"].copy_(versions[first]["norm"])
+        group.verify()
+        group.move(last)
+        assert here.is_at(last)
+        return error, state, again
+
+
+def test_a_foreign_write_on_one_rank_keeps_all_where_they_are_until_it_is_mended(line):
+    first, second, third = in_ranks(SIZE, foreign_write, *line)
+    assert isinstance(second[0], ForeignWrite)
+    assert isinstance(second[2], ReplicaUnusable)
+    assert second[1] == "unusable"
+    for error, state, again in (first, third):
+        assert (error.rank, error.failure, state) == (1, "foreign_write", "serving")
+        assert (again.rank, again.failure) == (1, "replica_unusable")
+
+
+def rejoin(rank, url, versions):
+    first, *_, last = versions
+    with Rank(rank, SIZE, url, versions) as (group, here):
+        if rank == 1:
+            here.live["norm"].fill_(1.0)
+        ended = [getattr(ends_of(group.verify), "kind", None)]
+        group.move(first, allow_long_pause=True)
+        assert here.is_at(first)
+        group.move(last)
+        return [*ended, *here.report()[:1]]
+
+
+def test_an_unusable_rank_comes_back_by_a_long_move_of_all(line):
+    url, versions = line
+    last = list(versions)[-1]
+    assert in_ranks(SIZE, rejoin, url, versions) == [
+        ["peer_failed", last],
+        ["wrong_weights", last],
+        ["peer_failed", last],
+    ]
+
+
+def small_arena(rank, url, versions):
+    first, *_, last = versions
+    with Rank(rank, SIZE, url, versions, staging_bytes=64 if rank == 1 else None) as (group, here):
+        error = ends_of(group.move, last)
+        assert here.is_at(first)
+        group.move(last, allow_long_pause=True)
+        assert here.is_at(last)
+        return error
+
+
+def test_a_change_too_large_for_one_rank_is_refused_or_moved_slowly_by_all(line):
+    first, second, third = in_ranks(SIZE, small_arena, *line)
+    assert isinstance(second, StagingTooSmall)
+    assert first.failure == third.failure == "staging_too_small"
+
+
+def hook_fails(rank, url, versions):
+    last = list(versions)[-1]
+    with Rank(rank, SIZE, url, versions) as (group, here):
+
+        def hook(applied):
+            here.told.append(applied.version)
+            if rank == 1 and applied.version == last:
+                raise RuntimeError("no")
+
+        here.hook = hook
+        return here.report(ends_of(group.move, last)), here.told
+
+
+def test_a_hook_that_fails_on_one_rank_takes_all_back_and_runs_again_for_the_old_version(line):
+    url, versions = line
+    first, *_, last = versions
+    for rank, ((served, kind, _), told) in enumerate(in_ranks(SIZE, hook_fails, url, versions)):
+        assert (served, told) == (first, [last, first])
+        assert kind == (HookFailed.kind if rank == 1 else PeerFailed.kind)
+
+
+def nothing_to_go_to(rank, url, versions):
+    with Rank(rank, SIZE, url, versions) as (group, _):
+        errors = [ends_of(group.move, "no such branch"), ends_of(group.apply)]
+        group.move("main")
+        return [getattr(error, "failure", error.kind) for error in errors]
+
+
+def test_errors_that_all_ranks_meet_leave_them_in_step(line):
+    assert in_ranks(SIZE, nothing_to_go_to, *line) == [["unknown_ref", "nothing_staged"]] * SIZE
+
+
+def different_calls(rank, url, versions):
+    with Rank(rank, SIZE, url, versions) as (group, _):
+        error = ends_of(group.verify if rank == 1 else group.apply)
+        group.move("main")
+        return str(error)
+
+
+def test_ranks_that_make_different_calls_are_told(line):
+    assert all(
+        "where another rank called" in words or "nothing is staged" in words
+        for words in in_ranks(SIZE, different_calls, *line)
+    )
+
+
+def alone(rank, url, versions):
+    state = versions[next(iter(versions))]
+    live = copied(state)
+    with deltavc.open(url, db="sqlite://") as repo, repo.replica_group(live, next(iter(versions))) as group:
+        group.move("main")
+        return group.version
+
+
+def test_a_group_of_one_rank_is_a_replica(line):
+    assert in_ranks(1, alone, *line) == [list(line[1])[-1]]
+
+
+def test_without_a_process_group_the_error_says_what_to_do(line):
+    url, versions = line
+    with deltavc.open(url) as repo, pytest.raises(BadState, match="init_process_group"):
+        repo.replica_group(copied(versions[next(iter(versions))]), next(iter(versions)))
+
+
+# --- being late, and dying ---
+
+
+def late(rank, url, versions):
+    second = list(versions)[1]
+    with Rank(rank, SIZE, url, versions, timeout=1.5) as (group, here):
+        group.stage(second).wait()
+        if rank == 1:
+            time.sleep(3.5)
+        begin = time.monotonic()
+        missed = here.report(ends_of(group.apply))
+        took = time.monotonic() - begin
+        if rank != 1:
+            time.sleep(2.5)
+        group.move(second)
+        return missed, took, here.report()
+
+
+def test_a_rank_that_is_late_stops_the_move_and_the_next_one_succeeds(line):
+    url, versions = line
+    first, second, *_ = versions
+    for missed, took, after in in_ranks(SIZE, late, url, versions):
+        assert missed[:2] == (first, GroupBroken.kind)
+        assert "without rank 1" in missed[2]
+        assert took < 4
+        assert after[0] == second
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def at_step(step, end, here):
+    """Let this process end at a step of its next move."""
+    vote, attend, decided, learn = Call._vote, Call._attend, Call._decided, Call._learn
+
+    def ended(*_):
+        end()
+
+    if step == "staging":
+        groups.ReplicaGroup._prove = ended
+    elif step == "summing":
+        Exchange.sum = ended
+    elif step == "comparing":
+        groups.compare_all = ended
+    elif step == "writing":
+        groups.write_all = ended
+    elif step == "hook":
+        here.hook = ended
+    elif step == "voting":
+        Call._vote = lambda call, *args: end() if call._final else vote(call, *args)
+    elif step == "voted":
+        Call._attend = lambda call, *args: end() if call._final else attend(call, *args)
+        Call._decided = lambda call, *args: end() if call._final else decided(call, *args)
+    elif step == "decided":
+        Call._learn = lambda call, decision: end() if call._final else learn(call, decision)
+    elif step == "taking":
+        groups.ReplicaGroup._take = ended
+    else:
+        raise ValueError(step)
+
+
+def ending(rank, url, versions, step, victim, end=kill):
+    with Rank(rank, SIZE, url, versions, timeout=2.0) as (group, here):
+        if rank == victim:
+            at_step(step, end, here)
+        begin = time.monotonic()
+        found = here.report(ends_of(group.move, list(versions)[-1]))
+        assert time.monotonic() - begin < 15
+        assert (group.state == "unusable") == (found[0] is None)
+        assert ends_of(lambda: group.stage("main").wait()) is not None
+        assert here.report()[0] == found[0]
+    return found
+
+
+BEFORE = ["staging", "summing", "comparing", "writing", "hook", "voting"]
+AFTER = ["decided", "taking"]
+
+
+@pytest.mark.parametrize(
+    ("step", "victim"),
+    [*((step, 1) for step in (*BEFORE, "voted", *AFTER)), *((step, 0) for step in ("writing", "voted", "decided"))],
+)
+def test_ranks_that_survive_another_are_all_at_one_version(line, step, victim):
+    url, versions = line
+    first, *_, last = versions
+    outcomes = in_ranks(SIZE, ending, url, versions, step, victim)
+    assert outcomes[victim] == DIED
+    served, kinds, words = zip(*(found for found in outcomes if found != DIED), strict=True)
+    assert len(set(served)) == 1
+    if step != "voted":  # its vote may be the last one, which decides
+        assert served[0] == (last if step in AFTER else first)
+    if served[0] == first:
+        assert set(kinds) == {GroupBroken.kind}
+        assert all(f"without rank {victim}" in each for each in words)
+    else:
+        assert set(kinds) == {None}
+
+
+@pytest.mark.parametrize("step", ["staging", "writing", "voting", "voted", "decided"])
+def test_ranks_that_survive_the_one_that_serves_the_store_never_serve_two_versions(line, step):
+    url, versions = line
+    outcomes = in_ranks(SIZE, ending, url, versions, step, 0, host=0)
+    assert outcomes[0] == DIED
+    served = {version for version, *_ in outcomes[1:]} - {None}
+    assert len(served) <= 1
+    if step == "staging":
+        assert served == {next(iter(versions))}
+    for version, kind, _ in outcomes[1:]:
+        assert version is not None or kind == ReplicaUnusable.kind
+
+
+def frozen_and_thawed(rank, url, versions, pids):
+    """Rank 0, which serves the store, stops in its hook, and goes on when the others have given up."""
+    pids[rank] = os.getpid()
+    last = list(versions)[-1]
+    with Rank(rank, SIZE, url, versions, timeout=1.0) as (group, here):
+        if rank == 0:
+            here.hook = lambda applied: freeze() if applied.version == last else None
+        begin = time.monotonic()
+        error = ends_of(group.move, last)
+        took = time.monotonic() - begin
+        found = here.report()[0]
+        if rank == 1:
+            time.sleep(3)
+            os.kill(pids[0], signal.SIGCONT)
+        return found, error, took
+
+
+def test_ranks_wait_for_a_frozen_store_no_longer_than_they_said(line):
+    url, versions = line
+    pids = fresh.Array("i", SIZE)
+    (first, *_), *others = in_ranks(SIZE, frozen_and_thawed, url, versions, pids, host=0)
+    served = {first, *(found for found, *_ in others)} - {None}
+    assert len(served) == 1
+    for _, error, took in others:
+        assert isinstance(error, (GroupBroken, ReplicaUnusable))
+        assert took < 9
