@@ -20,9 +20,11 @@ from deltavc.errors import (
     ReplicaClosed,
     ReplicaUnusable,
     StagingTooSmall,
+    StoreDenied,
     UnknownRef,
     WrongWeights,
 )
+from deltavc.replica import following as following_module
 from tests.faults import faulty
 from tests.servers import S3Server, start_s3, stop, temporary_directory
 from tests.states import random_bits, same, stepped
@@ -318,7 +320,7 @@ def test_a_version_that_cannot_be_reached_is_told_and_passed_over(trainer, sampl
         with pytest.raises(error):
             follower.wait_for(version, timeout=60)
         assert isinstance(follower.error, error)
-        assert follower.told == [follower.error]
+        until(lambda: follower.told == [follower.error])
         assert follower.running
         assert same(live, state_at(0))
         trainer.repo.rollback("main", trainer.ids[0])
@@ -368,7 +370,7 @@ def test_a_foreign_write_that_staging_meets_ends_following(trainer, sampler, app
         version = trainer.commit(1)
         with pytest.raises(WrongWeights, match="'w'"):
             follower.wait_for(version, timeout=60)
-        assert follower.told == [follower.error]
+        until(lambda: follower.told == [follower.error])
         assert not follower.running
         for _ in range(2):
             with pytest.raises(ReplicaUnusable):
@@ -388,7 +390,7 @@ def test_a_foreign_write_that_a_safe_point_meets_ends_following(trainer, sampler
             follower.safe_point()
         with pytest.raises(ReplicaUnusable):
             follower.safe_point()
-        assert follower.told == [follower.error]
+        until(lambda: follower.told == [follower.error])
         assert not follower.running
 
 
@@ -498,6 +500,22 @@ def test_an_outage_of_the_store_is_logged_once_and_waited_out(trainer, sampler, 
     began, ended = outages(caplog)
     assert "injected" in began
     assert ended.startswith("following main again")
+
+
+def test_what_somebody_has_to_mend_is_told_once_and_looked_at_again(trainer, sampler, store, monkeypatch):
+    monkeypatch.setattr(following_module, "LONGEST_WAIT", EVERY)
+    with following(sampler) as (_, follower, live):
+        follower.wait_for("main", timeout=60)
+        with store.down(StoreDenied("/repo", "get", "injected")):
+            version = trainer.commit(1)
+            until(lambda: follower.error)
+            store.calls.clear()
+            until(lambda: len(store.calls) > 5)
+            assert follower.running
+        follower.wait_for(version, timeout=60)
+        until(lambda: follower.error is None)
+        assert [type(error) for error in follower.told] == [StoreDenied]
+        assert same(live, state_at(1))
 
 
 def test_following_can_begin_during_an_outage(trainer, sampler, store):
