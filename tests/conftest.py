@@ -10,4 +10,4 @@ settings.register_profile(
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.servers", "tests.breaking.tally"]

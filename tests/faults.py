@@ -103,12 +103,15 @@ def faulty(url):
 def failing_statements(engine, nth=None, how="before"):
     """Let the nth statement or COMMIT (from 1; None: every one) fail as the driver does; yields those that were tried.
 
-    One that fails "after" has taken effect, and only the answer was lost.
+    One that fails "after" has taken effect, and only the answer was lost; those that only read are not tried then.
     """
     tried = []
     driver_error = engine.dialect.dbapi.OperationalError
 
     def run(statement, execute):
+        if how == "after" and statement.lstrip().startswith(("SELECT", "PRAGMA")):
+            execute()
+            return True
         tried.append(statement)
         fails = nth is None or len(tried) == nth
         if not fails or how == "after":
