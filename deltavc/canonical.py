@@ -19,6 +19,12 @@ from deltavc.errors import BadMetadata, BadPayload
 MAX_INTEGER = 2**53 - 1
 """Integers beyond this have no single spelling in RFC 8785."""
 
+MAX_BYTES = 32 << 20
+"""Bytes of any JSON that is written or read; a layout or an edge of 250,000 tensors takes so many."""
+
+MAX_CONTAINERS = 2_000_000
+"""Lists and objects in it, which in memory take twenty times their bytes and more. Brackets in texts count too."""
+
 MAX_NESTING = 100
 """Levels of lists and objects in what users give; parsers in every language read that many."""
 
@@ -31,10 +37,14 @@ def dumps(value: Any, field: str = "metadata") -> bytes:
         field: what to call it if it cannot be written.
 
     Raises:
-        BadMetadata: NaN, infinities, integers beyond 2**53, lone surrogates, other types.
+        BadMetadata: NaN, infinities, integers beyond 2**53, lone surrogates, other types; more than MAX_BYTES or
+            MAX_CONTAINERS, which no reader would read.
     """
     try:
-        return rfc8785.dumps(value)
+        body = rfc8785.dumps(value)
+        if (fault := _size_fault(len(body), body.count(b"[") + body.count(b"{"))) is not None:
+            raise BadMetadata(field, fault)
+        return body
     except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
         raise BadMetadata(field, str(error) or type(error).__name__) from error
 
@@ -58,12 +68,16 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
     """Parse JSON that came from outside.
 
     Raises:
-        BadPayload: not UTF-8, not JSON, a key twice, NaN or infinities, nested too deeply.
+        BadPayload: not UTF-8, not JSON, a key twice, NaN or infinities, nested too deeply; more than MAX_BYTES or
+            MAX_CONTAINERS, before it is parsed.
     """
     try:
-        return json.loads(
-            str(body, "utf-8"), object_pairs_hook=_unique, parse_int=_integer, parse_constant=_refuse_constant
-        )
+        if len(body) > MAX_BYTES:
+            raise BadPayload(f"more than {MAX_BYTES} bytes of JSON")
+        text = str(body, "utf-8")
+        if (fault := _size_fault(len(body), text.count("[") + text.count("{"))) is not None:
+            raise BadPayload(fault)
+        return json.loads(text, object_pairs_hook=_unique, parse_int=_integer, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadPayload(f"not JSON: {error}") from error
 
@@ -101,6 +115,14 @@ def unsealed(body: bytes | bytearray | memoryview) -> dict[str, Any]:
 def content_id(body: bytes | bytearray | memoryview) -> str:
     """The BLAKE3 of these bytes as 64 hex digits."""
     return blake3(body).hexdigest()
+
+
+def _size_fault(nbytes: int, num_containers: int) -> str | None:
+    if nbytes > MAX_BYTES:
+        return f"it takes {nbytes} bytes as JSON; at most {MAX_BYTES} are read"
+    if num_containers > MAX_CONTAINERS:
+        return f"it has {num_containers} lists and objects; at most {MAX_CONTAINERS} are read"
+    return None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

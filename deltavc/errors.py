@@ -9,7 +9,7 @@
     ├── Corruption ── CorruptObject  MissingObject  BadPayload  WrongWeights  CopiesDiffer  EncodeMismatch
     ├── StoreError ── ObjectMissing  StoreDenied  StoreUnavailable  StoreFull  StoreUnfit
     ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
-    ├── NoPath  CleanUpRefused
+    ├── NoPath  CleanUpRefused  WeightsTooLarge
     ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt  TooLate
     └── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
                         ReplicaClosed  PeerFailed  GroupBroken
@@ -77,6 +77,7 @@ __all__ = [
     "UnknownCodec",
     "UnknownRef",
     "UnsupportedDtype",
+    "WeightsTooLarge",
     "WriterBusy",
     "WriterClosed",
     "WriterError",
@@ -657,6 +658,20 @@ class NoPath(DeltavcError):
 
     def __str__(self) -> str:
         return f"version {self.version} has no weights that can be reached"
+
+
+@dataclass(eq=False)
+class WeightsTooLarge(DeltavcError):
+    """A version's weights would not fit into this machine's memory; nothing was read."""
+
+    nbytes: int
+    has: int
+
+    kind = "weights_too_large"
+    hint = "Check out some of the tensors (tensors=), or use a machine with more memory; `deltavc show` tells the size."
+
+    def __str__(self) -> str:
+        return f"the weights take {self.nbytes} bytes, and this machine has {self.has} bytes of memory"
 
 
 class WriterError(DeltavcError):

@@ -108,7 +108,7 @@ def write_file(store: Store, file: FileRef, version: str, out: BinaryIO) -> None
     hasher, start = blake3(), 0
     while start < file.nbytes:
         try:
-            piece = store.get(file.key, start, min(_CHUNK, file.nbytes - start))
+            piece = store.get(file.key, start, min(_CHUNK, file.nbytes - start + 1))  # one more than there should be
         except ObjectMissing as error:
             raise MissingObject(file.key, version=version) from error
         if not piece:
@@ -123,7 +123,7 @@ def write_file(store: Store, file: FileRef, version: str, out: BinaryIO) -> None
 def read_file(store: Store, file: FileRef, version: str) -> bytes:
     """The bytes of a kept file, checked. Raises MissingObject, CorruptObject."""
     try:
-        content = store.get(file.key)
+        content = store.get(file.key, 0, file.nbytes + 1)
     except ObjectMissing as error:
         raise MissingObject(file.key, version=version) from error
     if len(content) != file.nbytes or blake3(content).hexdigest() != file.id[:64]:

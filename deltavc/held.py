@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from deltavc.errors import WeightsTooLarge
 from deltavc.kernels import pool
 from deltavc.lanes import LANE_DTYPES
 from deltavc.layout import Layout, TensorSpec
@@ -53,10 +54,27 @@ class HeldLanes:
         return copied
 
 
+def machine_memory() -> int:
+    """Bytes of main memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_room(nbytes: int) -> None:
+    """Refuse to hold more than the machine has: what a version says of its size may be anything.
+
+    Raises:
+        WeightsTooLarge
+    """
+    if nbytes > (has := machine_memory()):
+        raise WeightsTooLarge(nbytes, has)
+
+
 def fresh(device: torch.device | str) -> Allocate:
-    """New tensors on a device."""
+    """New tensors on a device. Raises WeightsTooLarge when it allocates."""
 
     def allocate(tensor: TensorSpec) -> Tensor:
+        if torch.device(device).type == "cpu":
+            check_room(tensor.nbytes)
         lanes = torch.empty(tensor.lane_shape, dtype=LANE_DTYPES[tensor.lane_bytes], device=device)
         return pool.apart(lanes.device, lanes.zero_)
 

@@ -50,7 +50,9 @@ MAX_NAME = 1000
 
 MAX_DIMS = 64
 MAX_NBYTES = 1 << 62
-"""No tensor is larger than this; sizes read from a store are checked against it before they are used."""
+"""No tensor is larger than this, nor would be if it had no length of 0.
+
+Sizes read from a store are checked against it before they are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,9 @@ def _check_tensor(tensor: TensorSpec) -> None:
         raise BadState("has a name that cannot be written as UTF-8", repr(tensor.name)) from error
     if len(tensor.shape) > MAX_DIMS or any(length < 0 for length in tensor.shape):
         raise BadState(f"has an impossible shape {tensor.shape}", tensor.name)
-    if tensor.nbytes > MAX_NBYTES or any(length > canonical.MAX_INTEGER for length in tensor.shape):
+    # Also as if no length were 0: strides of an empty tensor overflow all the same.
+    full = math.prod(length for length in tensor.lane_shape if length) * tensor.lane_bytes
+    if full > MAX_NBYTES or any(length > canonical.MAX_INTEGER for length in tensor.shape):
         raise BadState(f"is too large: shape {tensor.shape}", tensor.name)
 
 

@@ -115,7 +115,7 @@ def upgrade_database(
 def _read_marker(store: Store) -> str | None:
     """The repository's id, or None where there is no repository."""
     try:
-        body = store.get(MARKER)
+        body = store.get(MARKER, 0, canonical.MAX_BYTES + 1)
     except ObjectMissing:
         return None
     try:

@@ -65,7 +65,7 @@ class Packs:
         """Add a frame; upload the pack if it is full, waiting while too much is on its way."""
         self._builder.add(frame.place, frame.box, frame.codec, frame.operation, frame.payload, frame.num_changes)
         self.frames_nbytes += len(frame.payload)
-        if self._builder.nbytes >= self._limit:
+        if self._builder.nbytes >= self._limit or self._builder.full:
             self._upload()
 
     def finish(self) -> None:

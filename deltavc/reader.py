@@ -61,6 +61,7 @@ def checkout(
         CorruptObject, MissingObject: an object on the way is damaged or gone.
         WrongWeights: everything was read and the fingerprints still differ.
         LayoutMismatch: `into` does not fit the version, or a pattern matches nothing.
+        WeightsTooLarge: they would not fit into this machine's memory.
     """
     timings = Timings("fetch", "decode", "apply", "verify")
     layout = objects.layout(record.layout, record.id)
@@ -70,6 +71,8 @@ def checkout(
         buffers = into.buffers(layout, names, complete=patterns is None)
         allocate = held.borrowed(buffers, layout)
     else:
+        if torch.device(device).type == "cpu":
+            held.check_room(sum(layout.tensors[layout.place[name]].nbytes for name in stored))
         allocate = held.fresh(device)
     found = walk.legs(plan, objects, stored)
     expected = proven_fingerprints(found, record)

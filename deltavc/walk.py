@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -28,8 +29,9 @@ from deltavc.delta.pack import PackIndex
 from deltavc.errors import BadPayload, CorruptObject, MissingObject, ObjectMissing
 from deltavc.kernels import Part, pool
 from deltavc.layout import Layout
+from deltavc.lineage.bucket import read_layout
 from deltavc.lineage.plan import Plan, Step
-from deltavc.lineage.records import PackUse, layout_key
+from deltavc.lineage.records import PackUse
 from deltavc.store.objects import Store
 from deltavc.store.transfers import Transfers
 from deltavc.timings import Timings
@@ -100,15 +102,7 @@ class Objects:
     def layout(self, layout: str, version: str | None = None) -> Layout:
         """Fetch a layout once. Raises CorruptObject, MissingObject."""
         if layout not in self._layouts:
-            key = layout_key(layout)
-            body = self.get(key, version)
-            try:
-                found = Layout.parse(body)
-            except BadPayload as error:
-                raise CorruptObject(key, error.reason, version) from error
-            if found.id != layout:
-                raise CorruptObject(key, "its content is not what its name says", version)
-            self._layouts[layout] = found
+            self._layouts[layout] = read_layout(self.store, layout, version)
         return self._layouts[layout]
 
     def add_layout(self, layout: Layout) -> None:
@@ -126,8 +120,10 @@ class Objects:
     def index(self, use: PackUse, version: str) -> tuple[PackIndex, bytes | None]:
         """The index of a pack; with it the whole pack, checked against its name, when it is small."""
         offset = use.index[0]
-        if not 0 < offset < use.nbytes:
-            raise CorruptObject(use.key, "an edge places its index outside of it", version)
+        try:
+            packs.check_place(use.index, use.nbytes)
+        except BadPayload as error:
+            raise CorruptObject(use.key, f"an edge says that it has {error.reason}", version) from error
         for last in (False, True):
             try:
                 if use.nbytes <= SMALL_PACK:
@@ -247,8 +243,11 @@ def fetched(
 
     def jobs() -> Iterator[Job]:
         budget = objects.memory // 4
+        written: Counter[tuple[int, str]] = Counter()
         for (number, use), (index, body) in objects.transfers.ahead(uses, open_index, index_nbytes, budget):
-            yield from _jobs_of(found[number], number, use, index, body, boxes)
+            for job in _jobs_of(found[number], number, use, index, body, boxes):
+                _count_lanes(found[number], job, written)
+                yield job
 
     def fetch(job: Job) -> bytes:
         if job.body is not None:
@@ -290,6 +289,16 @@ def _jobs_of(
         group.append(frame)
     if group:
         yield _range_job(number, use, group)
+
+
+def _count_lanes(leg: Leg, job: Job, written: Counter[tuple[int, str]]) -> None:
+    """Refuse an edge whose frames write more lanes of a tensor than it has: they would have to lie over one another,
+    and a few bytes could keep a reader busy for ever."""
+    for frame in job.frames:
+        tensor = leg.frames_layout.tensors[frame.place]
+        written[job.leg, tensor.name] += frame.box.num_lanes if frame.box is not None else tensor.num_lanes
+        if written[job.leg, tensor.name] > tensor.num_lanes:
+            raise CorruptObject(job.use.key, "its frames lie over one another", leg.step.edge.target)
 
 
 def _range_job(number: int, use: PackUse, group: list[Frame]) -> Job:

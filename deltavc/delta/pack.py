@@ -32,16 +32,25 @@ from blake3 import blake3
 from deltavc import canonical
 from deltavc.change import Box, Operation
 from deltavc.delta.codecs import zstd
-from deltavc.delta.codecs.base import Buffer
+from deltavc.delta.codecs.base import MAX_FRAME_BYTES, Buffer
 from deltavc.delta.frames import Frame, check_payload
 from deltavc.errors import BadPayload
 
 MAGIC = b"DELTAVC\x01"
 ALIGNMENT = 64
-MAX_INDEX_BYTES = 256 << 20
-"""Bytes of an unpacked index; about two million frames."""
+MAX_INDEX_BYTES = canonical.MAX_BYTES
+"""Bytes of an unpacked index; about 300,000 frames."""
+
+MAX_STORED_INDEX = MAX_INDEX_BYTES + (1 << 20)
+"""Bytes of a stored one; zstd adds less than that to what it cannot compress."""
+
+MAX_PAYLOAD = 2 * MAX_FRAME_BYTES
+"""Bytes of a frame's payload. Codecs add next to nothing to what they cannot compress; positions may double it."""
 
 _HEAD_BYTES = len(MAGIC) + 16
+_ENTRY_BYTES, _NUMBER_BYTES = 120, 17
+"""What a frame takes in the index at most, and each number of its box."""
+
 _TRAILER = struct.Struct("<QQQ16s8s")
 TRAILER_BYTES = _TRAILER.size
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -89,6 +98,8 @@ class PackIndex:
     def _check_offsets(self, end: int) -> None:
         due = _aligned(_HEAD_BYTES)
         for frame in self.frames:
+            if frame.nbytes > MAX_PAYLOAD:
+                raise BadPayload(f"a frame of {frame.nbytes} bytes")
             if frame.offset != due:
                 raise BadPayload(f"a frame at {frame.offset} where one is due at {due}")
             due = _aligned(due + frame.nbytes)
@@ -117,6 +128,12 @@ class PackBuilder:
         self._pieces = [MAGIC, os.urandom(16)]
         self._end = _HEAD_BYTES
         self._frames: list[Frame] = []
+        self._index_nbytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether its index has become so large that another frame should go to another pack."""
+        return self._index_nbytes > MAX_INDEX_BYTES // 2
 
     @property
     def nbytes(self) -> int:
@@ -131,6 +148,7 @@ class PackBuilder:
         checksum = blake3(payload).digest(length=16)
         self._frames.append(Frame(place, box, codec, operation, self._end, len(payload), checksum, num_changes))
         self._append(payload)
+        self._index_nbytes += _ENTRY_BYTES + (0 if box is None else _NUMBER_BYTES * 2 * len(box.lengths))
 
     def finish(self) -> Pack:
         """Write the index and return the pack. The builder is spent then."""
@@ -152,6 +170,19 @@ class PackBuilder:
         self._end += len(piece)
 
 
+def check_place(place: tuple[int, int, int], pack_nbytes: int) -> None:
+    """Check where an index is said to lie (offset, stored and unpacked bytes) in a pack of this size.
+
+    Raises:
+        BadPayload: it cannot lie there, or is larger than any index.
+    """
+    offset, nbytes, unpacked = place
+    if offset < _HEAD_BYTES or offset + nbytes + TRAILER_BYTES != pack_nbytes:
+        raise BadPayload(f"an index of {nbytes} bytes at {offset} in {pack_nbytes} bytes")
+    if not 1 <= unpacked <= MAX_INDEX_BYTES or nbytes > MAX_STORED_INDEX:
+        raise BadPayload(f"an index of {nbytes} bytes, {unpacked} unpacked; at most {MAX_INDEX_BYTES} are read")
+
+
 def read_trailer(tail: Buffer, pack_nbytes: int) -> Trailer:
     """Read the last TRAILER_BYTES of a pack.
 
@@ -163,8 +194,7 @@ def read_trailer(tail: Buffer, pack_nbytes: int) -> Trailer:
     offset, nbytes, unpacked, checksum, magic = _TRAILER.unpack(tail)
     if magic != MAGIC:
         raise BadPayload("no pack ends with these bytes")
-    if offset + nbytes + TRAILER_BYTES != pack_nbytes or not 1 <= unpacked <= MAX_INDEX_BYTES:
-        raise BadPayload(f"an index of {nbytes} bytes ({unpacked} unpacked) at {offset} in {pack_nbytes} bytes")
+    check_place((offset, nbytes, unpacked), pack_nbytes)
     return Trailer(offset, nbytes, unpacked, checksum)
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Set
 from typing import Protocol, TypeVar
 
+from deltavc import canonical
 from deltavc.errors import BadPayload, CorruptObject, MissingObject, ObjectMissing
 from deltavc.layout import Layout
 from deltavc.lineage.records import (
@@ -33,8 +34,8 @@ class Listed(Protocol):
 class Bucket(Protocol):
     """What lineage asks of an object store. Every call may raise StoreError."""
 
-    def get(self, key: str) -> bytes:
-        """The object's bytes. Raises ObjectMissing."""
+    def get(self, key: str, start: int = 0, nbytes: int | None = None) -> bytes:
+        """The object's bytes from `start`, at most `nbytes` of them. Raises ObjectMissing."""
 
     def put(self, key: str, body: bytes) -> None:
         """Write an object, over another if there is one."""
@@ -57,7 +58,7 @@ def read(bucket: Bucket, key: str, parse: Callable[[bytes], _T], version: str | 
         CorruptObject: `parse` raised BadPayload.
     """
     try:
-        body = bucket.get(key)
+        body = bucket.get(key, 0, canonical.MAX_BYTES + 1)  # one more is as good as any number more
     except ObjectMissing as error:
         raise MissingObject(key, version=version) from error
     try:

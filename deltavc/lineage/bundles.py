@@ -137,9 +137,12 @@ class _Bundled:
             self._keep_moves(known)
         log.info("%d records were found in bundles", len(self._places))
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, start: int = 0, nbytes: int | None = None) -> bytes:
         place = self._places.get(key)
-        return self._bucket.get(key) if place is None else os.pread(self._file, place[1], place[0])
+        if place is None:
+            return self._bucket.get(key, start, nbytes)
+        left = max(place[1] - start, 0)
+        return os.pread(self._file, left if nbytes is None else min(nbytes, left), place[0] + start)
 
     def put(self, key: str, body: bytes) -> None:
         self._bucket.put(key, body)
@@ -157,7 +160,7 @@ class _Bundled:
 
     def _records(self, key: str) -> Iterator[tuple[str, bytes]]:
         try:
-            yield from unpack(key, self._bucket.get(key))
+            yield from unpack(key, self._bucket.get(key, 0, MAX_BYTES + 1))
         except ObjectMissing:  # a newer one took its place
             pass
         except BadPayload as error:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from deltavc import canonical
 from deltavc.errors import BadPayload, ObjectMissing
 from deltavc.lineage.bucket import Bucket, listed_edges
-from deltavc.lineage.fields import ID, TIME, match, now, text
+from deltavc.lineage.fields import ID, match, moment, now, text
 from deltavc.lineage.records import DROPS, EdgeRecord, drop_key, drops_prefix
 
 EXPIRED = "expire"
@@ -68,7 +68,7 @@ class DropRecord:
                 edge=match(ID, item["edge"]),
                 target=match(ID, item["target"]),
                 who=text(item["who"]),
-                when=match(TIME, item["when"]),
+                when=moment(item["when"]),
                 why=text(item["why"]),
             )
         except (KeyError, ValueError) as error:
@@ -104,7 +104,7 @@ class Drops:
 def is_dropped(bucket: Bucket, edge: EdgeRecord) -> bool:
     """Whether an edge was dropped. One request. Raises StoreError."""
     try:
-        bucket.get(drop_key(edge.target, edge.id))
+        bucket.get(drop_key(edge.target, edge.id), 0, 1)
     except ObjectMissing:
         return False
     return True

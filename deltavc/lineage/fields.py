@@ -17,7 +17,7 @@ ID = re.compile(r"[0-9a-f]{64}")
 U64 = re.compile(r"[0-9a-f]{16}")
 RANDOM = re.compile(r"[0-9a-f]{32}")
 FILE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{32}")
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 
 
 def json_object(body: bytes, what: str) -> dict[str, Any]:
@@ -67,3 +67,10 @@ def one_of(value: Any, allowed: tuple[str, ...]) -> str:
 def now() -> str:
     """This moment, by this machine's clock, as records keep times."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def moment(value: Any) -> str:
+    """A time as records write it, which has been or will be: not one in a thirteenth month."""
+    found = match(_TIME, value)
+    datetime.datetime.fromisoformat(found)
+    return found

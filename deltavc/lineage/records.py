@@ -16,22 +16,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from deltavc import canonical
-from deltavc.errors import BadMetadata, BadPayload
+from deltavc.errors import BadMetadata, BadPayload, BadRefName
 from deltavc.lineage.fields import (
     FILE,
     ID,
     RANDOM,
-    TIME,
     U64,
     integer,
     items,
     json_object,
     match,
     members,
+    moment,
     one_of,
     text,
     typed,
 )
+from deltavc.lineage.names import BRANCHES, TAGS, check_name
 
 EDGES = "edges/"
 DROPS = "drops/"
@@ -115,7 +116,7 @@ class VersionRecord:
                 step=None if item["step"] is None else integer(item["step"], low=-canonical.MAX_INTEGER),
                 message=text(item["message"]),
                 author=text(item["author"]),
-                time=match(TIME, item["time"]),
+                time=moment(item["time"]),
                 metrics={_metric_name(name): _metric(value) for name, value in members(item["metrics"]).items()},
                 meta=members(item["meta"]),
                 files={name: _file(value) for name, value in members(item["files"]).items()},
@@ -291,16 +292,16 @@ class RefEntry:
         item = canonical.unsealed(body)
         try:
             record = cls(
-                ref=text(item["ref"]),
+                ref=_ref(item["ref"]),
                 sequence=integer(item["sequence"], low=1),
                 old=None if item["old"] is None else match(ID, item["old"]),
                 new=None if item["new"] is None else match(ID, item["new"]),
                 who=text(item["who"]),
-                when=match(TIME, item["when"]),
+                when=moment(item["when"]),
                 why=text(item["why"]),
                 write_id=match(RANDOM, item["write_id"]),
             )
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, BadRefName) as error:
             raise BadPayload(f"not a ref entry: {error}") from error
         return _same_body(record, body, "ref entry")
 
@@ -372,6 +373,13 @@ def _metric(value: Any) -> float | str:
     if type(value) not in (int, float):
         raise ValueError(f"{str(value)[:40]!r} is not a metric")
     return value  # type: ignore[no-any-return]
+
+
+def _ref(value: Any) -> str:
+    name = text(value)
+    if name.startswith((BRANCHES, TAGS)):  # other kinds of refs may come, and are passed over
+        check_name(name.partition("/")[2])
+    return name
 
 
 def _file(value: Any) -> FileRef:

@@ -36,6 +36,10 @@ from deltavc.lineage.records import RefEntry, ref_entry_key, ref_hint_key, ref_p
 
 log = logging.getLogger(__name__)
 
+MAX_SEQUENCE = 10**9
+"""A move a second for thirty years. A store that has more makes them up."""
+
+_NUMBER = re.compile(r"[0-9]{12}")
 _PREFIX = re.compile(r"refs/[0-9a-f]{32}/")
 _ATTEMPTS = 3  # the store has retried each of them already
 _MAX_BATCH = 256
@@ -84,7 +88,10 @@ class Refs:
                     yield entry
                     last = entry
                 else:
-                    size = min(2 * size, _MAX_BATCH)
+                    if size < _MAX_BATCH:
+                        size = 2 * size
+                        if size == _MAX_BATCH and last is not None:
+                            self._doubled(last)  # a store that makes entries up would keep us for ever
                     continue
                 few = known is not None and last is not None and last.sequence - known.sequence < _MAX_BATCH
                 if few or not self._more(ref, last.sequence if last else 0):
@@ -260,7 +267,7 @@ class Refs:
     def _hint(self, ref: str) -> int | None:
         """The number of an entry that was once the last, if the hint is there and says one."""
         try:
-            hint = self._bucket.get(ref_hint_key(ref))
+            hint = self._bucket.get(ref_hint_key(ref), 0, 16)
         except ObjectMissing:
             return None
         return int(hint) if hint.isdigit() and len(hint) <= 12 and int(hint) > 0 else None
@@ -268,17 +275,14 @@ class Refs:
     def _listed(self, ref: str) -> RefEntry | None:
         prefix = ref_prefix(ref)
         names = {item.key.removeprefix(prefix).removesuffix(".json") for item in self._bucket.list(prefix)}
-        sequences = {int(name) for name in names if name.isdigit()}
-        if not sequences:
-            return None
-        if gaps := set(range(1, max(sequences))) - sequences:
-            raise MissingObject(ref_entry_key(ref, min(gaps)))
-        return self.entry(ref, max(sequences))
+        sequences = sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+        for due, sequence in enumerate(sequences, start=1):
+            if due != sequence:
+                raise MissingObject(ref_entry_key(ref, due))
+        return self.entry(ref, sequences[-1]) if sequences else None
 
     def _last_from(self, entry: RefEntry) -> RefEntry:
-        step = 1
-        while (found := self.entry(entry.ref, entry.sequence + step)) is not None:
-            entry, step = found, 2 * step
+        entry, step = self._doubled(entry)
         absent = entry.sequence + step
         while absent - entry.sequence > 1:
             middle = (absent + entry.sequence) // 2
@@ -288,3 +292,16 @@ class Refs:
             else:
                 entry = found
         return entry
+
+    def _doubled(self, entry: RefEntry) -> tuple[RefEntry, int]:
+        """Go on in steps that double: an entry, and a step after it that leads to none.
+
+        Raises:
+            CorruptObject: there is no end to them.
+        """
+        step = 1
+        while (found := self.entry(entry.ref, entry.sequence + step)) is not None:
+            entry, step = found, 2 * step
+            if entry.sequence > MAX_SEQUENCE:
+                raise CorruptObject(entry.key, "there is no end to the entries before it")
+        return entry, step

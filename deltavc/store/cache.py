@@ -190,10 +190,10 @@ def uncached(store: Store) -> Store:
 
 def _is_sound(key: str, start: int, nbytes: int | None, body: bytes) -> bool:
     """Whether this is what was asked for, as far as can be told here: a damaged answer must not come back for ever."""
-    if nbytes is not None:
-        return len(body) == nbytes
+    if nbytes is not None and len(body) == nbytes:
+        return True
     name = key.rpartition("/")[2].partition(".")[0]
-    return start > 0 or blake3(body).hexdigest() == name
+    return (nbytes is None and start > 0) or (start == 0 and blake3(body).hexdigest() == name)
 
 
 def _remove(path: Path) -> None:

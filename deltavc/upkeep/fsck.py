@@ -13,7 +13,6 @@ store itself, not the copies that a cache keeps. Nothing is changed unless it is
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from contextlib import closing, suppress
 
 from deltavc.access import Access
 from deltavc.errors import Corruption
+from deltavc.held import machine_memory
 from deltavc.lineage.contents import contents
 from deltavc.lineage.records import FileRef
 from deltavc.store.cache import uncached
@@ -62,7 +62,7 @@ def fsck(
         DatabaseUnavailable; UnknownCodec: a frame was written by a newer release.
     """
     started = time.monotonic()
-    memory = memory or _half_of_the_machine()
+    memory = memory or machine_memory() // 2
     store = uncached(access.store)
     access = dataclasses.replace(access, store=store, objects=Objects(store, access.transfers, memory // 2))
     with closing(Journal.of(repository_id, store.url, anew=anew)) as journal:
@@ -289,7 +289,3 @@ _HOPELESS = frozenset({"wrong_edge", "wrong_weights", "damaged_pack", "missing_p
 
 def _silent(doing: str, done: int, total: int) -> None:
     pass
-
-
-def _half_of_the_machine() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -16,7 +16,7 @@ from deltavc import fingerprints
 from deltavc.change import Box
 from deltavc.delta import codecs
 from deltavc.delta.frames import Frame, frame_header
-from deltavc.delta.pack import MAX_INDEX_BYTES, TRAILER_BYTES, PackIndex, read_index
+from deltavc.delta.pack import TRAILER_BYTES, PackIndex, check_place, read_index
 from deltavc.errors import BadPayload, CorruptObject, MissingObject, ObjectMissing, UnknownCodec
 from deltavc.layout import Layout
 from deltavc.lineage.records import EdgeRecord, PackUse
@@ -116,9 +116,11 @@ class EdgeCheck:
         return [index.frames[number] for number in use.frames]
 
     def _index(self, edge: EdgeRecord, use: PackUse) -> PackIndex:
-        offset, stored, unpacked = use.index
-        if offset + stored + TRAILER_BYTES != use.nbytes or not 1 <= unpacked <= MAX_INDEX_BYTES:
-            raise CorruptObject(use.key, "an edge places its index outside of it", edge.target)
+        offset, stored, _ = use.index
+        try:
+            check_place(use.index, use.nbytes)
+        except BadPayload as error:
+            raise CorruptObject(use.key, f"an edge says that it has {error.reason}", edge.target) from error
         for last in (False, True):
             try:
                 return read_index(self._survey.store.get(use.key, offset, stored + TRAILER_BYTES), use.nbytes)

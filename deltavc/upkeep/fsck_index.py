@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deltavc.lineage.contents import Contents
-from deltavc.lineage.names import SETTINGS
+from deltavc.lineage.names import BRANCHES, TAGS
 from deltavc.lineage.records import edge_key, layout_key, ref_entry_key, version_key
 from deltavc.upkeep.fsck_graph import Outline
 from deltavc.upkeep.fsck_report import Problem
@@ -44,16 +44,17 @@ def bucket_lacks(known: Contents, survey: Survey) -> list[Problem]:
 
 def index_differs(now: Contents, survey: Survey, edges: Iterable[Outline], database: str) -> list[Problem]:
     """What the database lacks after it caught up, or has otherwise. edges: those that can be read."""
+    in_row = {  # what is behind a gap cannot be followed
+        ref: sum(move.sequence == place for place, move in enumerate(moves, start=1))
+        for ref, moves in survey.moves.items()
+        if ref.startswith((BRANCHES, TAGS))
+    }
     lacking = {
         "versions": (survey.versions.keys() & survey.committed) - now.versions,
         "edges": {
             edge.id for edge in edges if edge.id not in now.edges and not survey.is_dropped(edge.target, edge.id)
         },
-        "refs": {
-            ref
-            for ref, moves in survey.moves.items()
-            if ref != SETTINGS and moves and now.heads.get(ref, (0,))[0] < len(moves)  # settings are in the bucket only
-        },
+        "refs": {ref for ref, number in in_row.items() if now.heads.get(ref, (0,))[0] < number},
     }
     other = dict(now.damaged)
     other["refs"] = frozenset(

@@ -14,6 +14,7 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -282,13 +283,12 @@ def ref_key(prefix: str, sequence: int) -> str:
 
 def attempt(call: Callable[[_T], _R], item: _T) -> _R | Problem:
     """`call(item)`; where it meets a damaged or missing object twice, the problem."""
+    with suppress(CorruptObject):  # and let go of what was read before it is read again
+        return call(item)
     try:
         return call(item)
-    except CorruptObject:
-        try:
-            return call(item)
-        except CorruptObject as error:
-            return problem_of(error)
+    except CorruptObject as error:
+        return problem_of(error)
 
 
 def problem_of(error: CorruptObject) -> Problem:

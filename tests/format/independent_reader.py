@@ -311,7 +311,7 @@ def read_pack(body):
     """The layout's id, the triple that edges keep as `index`, and the frames."""
     check(len(body) >= 24 + 48 and body[:8] == MAGIC == body[-8:], "no pack")
     offset, nbytes, unpacked = (int.from_bytes(body[at : at + 8], "little") for at in (-48, -40, -32))
-    check(offset + nbytes + 48 == len(body) and 1 <= unpacked <= 256 << 20, "an impossible trailer")
+    check(offset + nbytes + 48 == len(body) and 1 <= unpacked <= 32 << 20, "an impossible trailer")
     stored = body[offset : offset + nbytes]
     check(short_hash(stored) == body[-24:-8].hex(), "a damaged index")
     index = json.loads(unzstd(stored, unpacked))

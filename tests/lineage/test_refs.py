@@ -29,9 +29,9 @@ class Counted:
         self._bucket = bucket
         self.reads = 0
 
-    def get(self, key):
+    def get(self, key, *limits):
         self.reads += 1
-        return self._bucket.get(key)
+        return self._bucket.get(key, *limits)
 
     def list(self, prefix):
         self.reads += 1
@@ -54,8 +54,8 @@ class Flaky:
         self._landed = landed
         self._calls = 0
 
-    def get(self, key):
-        return self._call(self._bucket.get, key)
+    def get(self, key, *limits):
+        return self._call(self._bucket.get, key, *limits)
 
     def create(self, key, body):
         return self._call(self._bucket.create, key, body)
@@ -213,10 +213,10 @@ def test_an_entry_created_while_the_hint_is_read_is_no_gap(bucket):
     bucket.delete(ref_entry_key(MAIN, 3))
 
     class Late(Counted):
-        def get(self, key):
+        def get(self, key, *limits):
             if key == ref_hint_key(MAIN):
                 self._bucket.put(ref_entry_key(MAIN, 3), entries[2].body)
-            return super().get(key)
+            return super().get(key, *limits)
 
     assert list(Refs(Late(bucket)).entries(MAIN)) == entries
 

@@ -116,10 +116,10 @@ def test_a_damaged_bundle_is_as_good_as_none(bundled_line, monkeypatch, how):
     if how == "gone":
 
         class Gone(Counted):
-            def get(self, key):
+            def get(self, key, *limits):
                 if key.startswith(bundles.BUNDLES):
                     raise ObjectMissing(key)
-                return super().get(key)
+                return super().get(key, *limits)
 
         bucket = Gone(bucket)
     elif how != "no lines":
