@@ -32,6 +32,7 @@ KINDS = {
     "LayoutMismatch": ("layout_mismatch", 1),
     "MissingObject": ("missing_object", 20),
     "NoPath": ("no_path", 1),
+    "WeightsTooLarge": ("weights_too_large", 1),
     "NotARepository": ("no_repository", 10),
     "ObjectMissing": ("object_missing", 1),
     "RefExists": ("ref_exists", 11),
