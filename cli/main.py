@@ -64,7 +64,7 @@ Exit codes:
   2    the command line or the configuration makes no sense
   10   no repository
   11   conflict: the branch moved meanwhile, or the name is taken; nothing was changed
-  20   corruption: stored bytes are damaged or missing; no weights were handed over
+  20   corruption: stored bytes are damaged or missing, or a check found something else; no weights were handed over
   130  interrupted
 """
 

@@ -22,7 +22,7 @@ from deltavc.access import Access
 from deltavc.errors import Corruption
 from deltavc.held import machine_memory
 from deltavc.lineage.contents import contents
-from deltavc.lineage.records import FileRef
+from deltavc.lineage.records import FileRef, pack_key
 from deltavc.store.cache import uncached
 from deltavc.upkeep import fsck_index, fsck_repair
 from deltavc.upkeep.fsck_edges import EdgeCheck, Verdict
@@ -159,7 +159,13 @@ class _Check:
         )
 
     def to_drop(self) -> list[tuple[str, str]]:
-        """Target and id of the edges that nothing can make whole but what was lost."""
+        """Target and id of the edges that nothing can make whole but what was lost.
+
+        None if not one pack is there: that is a store which is not all there, and what is dropped would be deleted when
+        it is back.
+        """
+        if self._packs and all(self._survey.size(pack_key(pack)) is None for pack in self._packs):
+            return []
         unreadable = {
             (found["target"], found["edge"])
             for problem in self.report.problems

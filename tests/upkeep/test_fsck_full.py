@@ -187,6 +187,17 @@ def test_clean_up_made_meanwhile_is_no_problem(root, tmp_path):
     assert moment > 20
 
 
+def test_nothing_is_dropped_when_all_packs_are_away(root, tmp_path):
+    """As when a disk was not mounted: what is dropped now would be deleted when it is back."""
+    (root / "packs").rename(tmp_path / "away")
+    with deltavc.open(root) as repo:
+        report = repo.fsck(repair=True)
+        assert not report.ok
+        assert not (root / "drops").exists()
+        (tmp_path / "away").rename(root / "packs")
+        assert repo.fsck(full=True).ok
+
+
 def test_a_store_that_cannot_be_asked_is_no_damage(root):
     store = faulty(root)
     with deltavc.open(root) as repo:
