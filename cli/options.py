@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -85,6 +86,21 @@ def pairs(what: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...
         return found
 
     return read
+
+
+def ask(out: Output, preview: Iterable[str], question: str) -> None:
+    """Before something that cannot be undone: show what it would do and ask; end the command if the answer is no.
+
+    Raises:
+        UsageError: nobody is there to ask.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask at; --dry-run shows what it would do, and --yes does it")
+    for line in preview:
+        out.note(line)
+    if not click.confirm(question, err=True):
+        out.note("nothing was changed")
+        click.get_current_context().exit(1)
 
 
 def json_or_text(text: str) -> Any:

@@ -641,7 +641,7 @@ class GraceTooShort(InputError):
     )
 
     def __str__(self) -> str:
-        return f"the repository's grace is {self.grace:.0f} seconds; what is older than {self.asked:.0f} may be in use"
+        return f"the repository's grace is {self.grace:g} s; what is only older than {self.asked:g} s may be in use"
 
 
 # --- paths and writers ---

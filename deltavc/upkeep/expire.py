@@ -98,7 +98,9 @@ def expire(access: Access, settings: SettingsRef, *, dry_run: bool = False, prog
     composed = _compose(access, before.runs, show)
     after = _choose(access, settings)
     doomed = after.spared(before.dispensable)
-    _drop(access, {edge.id: edge.target for edge in doomed.values()}, EXPIRED, show)
+    far_first = {version: -place for place, version in enumerate(before.tree.entry)}
+    order = sorted(doomed.values(), key=lambda edge: far_first.get(edge.target, 1))  # leave no edge without its base
+    _drop(access, {edge.id: edge.target for edge in order}, EXPIRED, show)
     _drop(access, uncommitted, UNCOMMITTED, show)
     _look_after(access, settings, doomed)
     return _report(before, doomed, composed, uncommitted, dry_run=False)
@@ -168,13 +170,13 @@ def _compose(access: Access, runs: list[Run], show: Progress) -> list[Outline]:
 
 
 def _drop(access: Access, edges: Mapping[str, str], why: str, show: Progress) -> None:
-    """Record drops of edges, given by id with their targets, and let the index forget them."""
+    """Record drops of edges, given by id with their targets, as good as in order, and let the index forget them."""
 
     def record(edge: str) -> None:
         drop = DropRecord(edge, edges[edge], access.author, now(), why)
         access.store.create(drop.key, drop.body)  # one that is there already does as well
 
-    done = access.transfers.ahead(sorted(edges), record, lambda edge: 0, 0)
+    done = access.transfers.ahead(edges, record, lambda edge: 0, 0)
     for number, _ in enumerate(done, 1):
         show("dropping", number, len(edges))
     access.index.drop(list(edges))
