@@ -80,7 +80,7 @@ class Follower:
         self._access = access
         self._repository = repository
         self._watch = Watch(access.index, ref, every=every)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # so that close, after an interrupt that left it taken, does not wait for itself
         self._directory = FollowedDirectory(directory)
         label = self._directory.label
         if label is not None and label.repository != repository:
@@ -89,7 +89,8 @@ class Follower:
             raise BadCheckpoint(str(self._directory.path), reason)
         self._owed = self._directory.completed  # nobody was told of that move
         self._temporary = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if keep == "disk" else None
-        self._base = Base(held.on_disk(self._temporary) if self._temporary else held.fresh("cpu"))
+        allocate = held.on_disk(self._temporary) if self._temporary else held.fresh("cpu")
+        self._base = Base(held.HeldLanes(allocate))
         self._contents: dict[str, str] | None = None
         """what the directory's files were seen to hold; None before anybody looked"""
         self._stamps: dict[str, tuple[int, ...]] = {}

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -209,6 +210,8 @@ def move(repo, place):
         follower.move()
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # no block protects a file that is being opened
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_ctrl_c_at_any_line_leaves_the_directory_whole(repo, tmp_path, every):
     versions = [repo.resolve(f"step:{step}") for step in range(2)]
@@ -221,6 +224,7 @@ def test_ctrl_c_at_any_line_leaves_the_directory_whole(repo, tmp_path, every):
         before = label(place)["version"]
         with contextlib.suppress(KeyboardInterrupt), interrupted_at(nth) as fired:
             move(repo, place)
+        gc.collect(1)  # a close that was interrupted is made good when the follower is forgotten
         assert label(place)["version"] in (before, versions[(turn + 1) % 2]), fired
         check(repo, place, label(place)["version"])
         if not fired:

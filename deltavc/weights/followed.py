@@ -19,7 +19,8 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -83,16 +84,20 @@ class FollowedDirectory:
         self.path = Path(path).absolute()
         self._own = self.path / OWN
         self._new = self._own / "new"
+        self._lock = _Lock(self._own / "lock")
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise BadCheckpoint(str(self.path), "is not a directory")
-        with reported(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._refuse_foreign()
-            self._own.mkdir(exist_ok=True)
-            self._lock = _Lock(self._own / "lock")
-            if (holder := self._lock.take()) is not None:
-                raise DirectoryInUse(str(self.path), holder)
-        self.completed = self.settle()
+        try:
+            with reported(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._refuse_foreign()
+                self._own.mkdir(exist_ok=True)
+                if (holder := self._lock.take()) is not None:
+                    raise DirectoryInUse(str(self.path), holder)
+            self.completed = self.settle()
+        except BaseException:
+            self.close()
+            raise
 
     def settle(self) -> bool:
         """Bring what was interrupted to an end: a move is completed, files for one that had not begun go away.
@@ -259,25 +264,24 @@ class _Lock:
     """A file that one process at a time holds, until it is released or forgotten, or the process ends somehow."""
 
     def __init__(self, path: Path) -> None:
-        self._file = -1
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._path = path
+        self._close: Callable[[], object] | None = None
 
     def take(self) -> str | None:
-        """Hold it from now on, or say who does."""
+        """Hold it from now on, or say who does. Raises OSError."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._close = weakref.finalize(self, os.close, file := os.open(self._path, flags, 0o666))
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return os.pread(self._file, 1000, 0).decode(errors="replace").strip() or "another process"
-        os.truncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            return os.pread(file, 1000, 0).decode(errors="replace").strip() or "another process"
+        os.truncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         return None
 
     def release(self) -> None:
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-    __del__ = release
+        if self._close is not None:
+            self._close()
 
 
 def _remove_folder(path: Path) -> None:
