@@ -54,7 +54,8 @@ def check_told(
         names = frozenset() if edge.base_layout is None else carried(layout(edge.base_layout), target)
         after = dict(before)
         fingerprints.follow(after, names, told(edge, target).items())
-        if fingerprints.root(target, after) != roots.get(edge.target, ""):
+        root = roots.get(edge.target)  # None where the version's record cannot be read, which was told
+        if root is not None and fingerprints.root(target, after) != root:
             said = "the fingerprints that it tells are not those of its target"
             wrong[edge.id] = Problem("wrong_edge", edge.key, said, (edge.target,))
         elif way.stays and waiting[edge.target]:

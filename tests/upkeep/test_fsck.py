@@ -70,6 +70,12 @@ def test_what_is_broken_is_named_with_the_versions_that_are_lost(broken):
         assert quick.ok
 
 
+def test_of_what_hangs_on_an_unreadable_version_or_layout_nothing_false_is_said(broken):
+    told, _, quick, full = broken
+    if told["kind"].endswith(("version", "layout")):
+        assert {problem.kind for report in (quick, full) for problem in report.problems} == {told["kind"]}
+
+
 def test_exactly_those_versions_are_lost_that_cannot_be_checked_out_any_more(broken):
     told, root, _, report = broken
     if told["kind"] in UNREADABLE:
