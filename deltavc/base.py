@@ -14,28 +14,31 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from deltavc import kernels
 from deltavc.change import Box, Change
-from deltavc.held import Allocate, HeldLanes
+from deltavc.held import Held
 from deltavc.layout import Layout
+
+L = TypeVar("L", bound=Held)
 
 
 @dataclass
-class Point:
+class Point(Generic[L]):
     """What the base was before a commit read its state: enough to go back."""
 
     version: str | None
     layout: Layout | None
     fingerprints: dict[str, int]
-    lanes: HeldLanes
+    lanes: L
 
 
 @dataclass
-class Undo:
+class Undo(Generic[L]):
     """The changes that one commit has made to the base, in no particular order (boxes do not overlap)."""
 
-    before: Point
+    before: Point[L]
     limit: int
     """bytes of changes to keep"""
     changes: list[tuple[str, Box, Change]] = field(default_factory=list)
@@ -67,11 +70,18 @@ class Undo:
         return self.complete and self._open == 0
 
 
-class Base:
-    """Lanes, layout and fingerprints of the last state read; `version` is what they are once it has landed."""
+class Base(Generic[L]):
+    """Lanes, layout and fingerprints of the last state read; `version` is what they are once it has landed.
 
-    def __init__(self, allocate: Allocate) -> None:
-        self._allocate = allocate
+    Where boxes of tensors are held, fingerprints are the shares that these boxes have in their tensors'.
+    """
+
+    def __init__(self, lanes: L) -> None:
+        """
+        Args:
+            lanes: where to hold them; empty.
+        """
+        self.lanes = lanes
         self.lost = False
         self.clear()
 
@@ -80,23 +90,25 @@ class Base:
         self.version: str | None = None
         self.layout: Layout | None = None
         self.fingerprints: dict[str, int] = {}
-        self.lanes = HeldLanes(self._allocate)
+        self.lanes = self.lanes.copy()
+        self.lanes.keep(frozenset())
 
-    def begin(self, limit: int) -> Undo:
+    def begin(self, limit: int) -> Undo[L]:
         """Remember where the base is before a commit changes it; keep at most `limit` bytes of changes."""
         before = Point(self.version, self.layout, dict(self.fingerprints), self.lanes.copy())
         return Undo(before, limit)
 
-    def take_back(self, undo: Undo) -> None:
+    def take_back(self, undo: Undo[L]) -> None:
         """Return to where the base was before a commit read its state."""
         before = undo.before
         if not undo.usable:
             self.lost = True
-        if not self.lost:
-            parts = []
-            for name, box, _ in undo.changes:
-                whole = before.lanes[name]
-                parts.append(kernels.Part(whole[box.index] if box.lengths else whole, box, tuple(whole.shape)))
+        if not self.lost and before.layout is not None:
+            specs, place = before.layout.tensors, before.layout.place
+            parts = [
+                kernels.Part(before.lanes.at(name, box), box, specs[place[name]].lane_shape)
+                for name, box, _ in undo.changes
+            ]
             kernels.apply_all(parts, [change for _, _, change in undo.changes], sign=-1)
         self.version, self.layout = before.version, before.layout
         self.fingerprints, self.lanes = before.fingerprints, before.lanes

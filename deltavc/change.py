@@ -61,6 +61,10 @@ class Box:
         """This box with offsets counted from the start of `outer`."""
         return Box(tuple(a - b for a, b in zip(self.offsets, outer.offsets, strict=True)), self.lengths)
 
+    def lifted(self, outer: Box) -> Box:
+        """This box, whose offsets count from the start of `outer`, counted as that one's are: undoes `within`."""
+        return Box(tuple(a + b for a, b in zip(self.offsets, outer.offsets, strict=True)), self.lengths)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse:

@@ -18,6 +18,7 @@ from deltavc.delta.codecs.base import Codec
 from deltavc.errors import ObjectMissing, WrongWeights
 from deltavc.files import FileInput, Files
 from deltavc.freshness import Mark
+from deltavc.held import HeldLanes
 from deltavc.layout import Layout
 from deltavc.lineage.records import EdgeRecord, FileRef, VersionRecord, layout_key
 from deltavc.metadata import Metadata
@@ -52,7 +53,7 @@ class Draft:
     edges: tuple[EdgeRecord, ...]
     expected: str | None
     """where the branch has to be for this commit; None when it has to be new"""
-    undo: Undo
+    undo: Undo[Any]
     trail: Trail
     trail_before: Trail
     files_before: Mapping[str, FileRef]
@@ -72,6 +73,16 @@ class Draft:
         self.files.wait()
         for upload in self.uploads:
             upload.result()
+
+    @property
+    def bases(self) -> frozenset[str]:
+        """The versions that its edges lead from."""
+        return frozenset(edge.base for edge in self.edges if edge.base is not None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether an edge leads to it from nothing."""
+        return any(edge.base is None for edge in self.edges)
 
     def abandon(self) -> None:
         """Stop what has not begun to be uploaded."""
@@ -104,7 +115,7 @@ class Draft:
 
 def draft(
     access: Access,
-    base: Base,
+    base: Base[HeldLanes],
     trail: Trail,
     view: StateView,
     request: Request,
@@ -132,8 +143,8 @@ def draft(
         found = packing.read(
             view, layout, base, undo, packs[0], codec=request.codec, memory=request.memory, timings=timings
         )
-        record = _record(base, layout, view, request, files)
-        written = [edges.delta(base, undo.before, layout, record.id, packs[0], found)]
+        record = record_of(request, layout, base.fingerprints, files.refs, view.source)
+        written = [edges.delta(undo.before, layout, base.fingerprints, record.id, packs[0].packed, found)]
         if request.snapshot and written[0].base is not None:
             packs.append(Packs(layout, access.store, access.transfers, request.memory, timings))
             reused = trail.reusable(layout, base.fingerprints) - found.changed
@@ -159,7 +170,7 @@ def draft(
             packs=packs,
             files=files,
         )
-        _upload(access, made, new_layout=before is None or before.id != layout.id)
+        upload(access, made, new_layout=before is None or before.id != layout.id)
     except BaseException as error:
         for pack in packs:
             pack.abandon()
@@ -183,24 +194,32 @@ def _merged(base: Layout, view: Layout) -> Layout:
     )
 
 
-def _record(base: Base, layout: Layout, view: StateView, request: Request, files: Files) -> VersionRecord:
+def record_of(
+    request: Request,
+    layout: Layout,
+    values: Mapping[str, int],
+    files: Mapping[str, FileRef],
+    source: dict[str, Any] | None = None,
+) -> VersionRecord:
+    """The version to be. values: its fingerprints by name."""
     told = request.metadata
     return VersionRecord(
         parents=request.parents,
         layout=layout.id,
-        fingerprint=fingerprints.root(layout, base.fingerprints),
+        fingerprint=fingerprints.root(layout, values),
         step=told.step,
         message=told.message,
         author=told.author,
         time=told.time,
         metrics=told.metrics,
         meta=told.meta,
-        files=files.refs,
-        source=view.source,
+        files=dict(files),
+        source=source,
     )
 
 
-def _upload(access: Access, made: Draft, new_layout: bool) -> None:
+def upload(access: Access, made: Draft, new_layout: bool) -> None:
+    """Begin to upload a draft's records."""
     objects: list[tuple[str, Any]] = [(edge.key, edge.body) for edge in made.edges]
     objects.append((made.record.key, made.record.body))
     if new_layout:

@@ -7,7 +7,8 @@ both      the whole state, beside the way that led to it        snapshot
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from deltavc import fingerprints, packing
 from deltavc.base import Base, Point
@@ -16,7 +17,7 @@ from deltavc.errors import ObjectMissing
 from deltavc.layout import Layout
 from deltavc.lineage.drops import is_dropped
 from deltavc.lineage.records import EdgeRecord, PackUse
-from deltavc.packing import Packs, Read
+from deltavc.packing import Packed, Packs, Read
 from deltavc.snapshots import Trail
 from deltavc.store.objects import Store
 from deltavc.timings import Timings
@@ -24,18 +25,27 @@ from deltavc.walk import Objects
 
 
 def delta(
-    base: Base, before: Point, layout: Layout, target: str, packs: Packs, found: Read, origin: str = "commit"
+    before: Point[Any],
+    layout: Layout,
+    values: Mapping[str, int],
+    target: str,
+    packed: Packed,
+    found: Read,
+    origin: str = "commit",
 ) -> EdgeRecord:
-    """The edge from where the base was before `packing.read` to where it is; a snapshot if it held nothing."""
+    """The edge from where the base was before `packing.read` to where it is; a snapshot if it held nothing.
+
+    Args:
+        layout, values: of the target: its fingerprints by name.
+    """
     if before.version is None or before.layout is None:
-        return _record(base, layout, target, packs.uses, packs.frames_nbytes, found.changed_lanes, origin)
+        return _record(layout, values, target, packed, found.changed_lanes, origin)
     carried = fingerprints.carried(before.layout, layout)
     return _record(
-        base,
         layout,
+        values,
         target,
-        packs.uses,
-        packs.frames_nbytes,
+        packed,
         found.changed_lanes,
         origin,
         before=before,
@@ -47,7 +57,7 @@ def delta(
 
 def snapshot(
     objects: Objects,
-    base: Base,
+    base: Base[Any],
     layout: Layout,
     target: str,
     packs: Packs,
@@ -68,11 +78,33 @@ def snapshot(
         EncodeMismatch: a frame did not decode to what it was made from; nothing of it was packed.
         CorruptObject, MissingObject: of a pack that was to be used again.
     """
-    if reused and trail.snapshot is not None and is_dropped(objects.store, trail.snapshot):
-        reused = ()
-    packing.snapshot(base, layout.stored_names - set(reused), packs, codec, objects.memory, timings)
-    uses = list(packs.uses)
-    nbytes = packs.frames_nbytes
+    reused = standing(objects, trail, reused)
+    packing.snapshot(base, layout.stored_names - reused, packs, codec, objects.memory, timings)
+    return whole(objects, layout, base.fingerprints, target, packs.packed, trail, reused, origin)
+
+
+def standing(objects: Objects, trail: Trail, reused: Collection[str]) -> frozenset[str]:
+    """Those tensors of the trail's snapshot that can be used again: none if it was dropped."""
+    gone = not reused or trail.snapshot is None or is_dropped(objects.store, trail.snapshot)
+    return frozenset() if gone else frozenset(reused)
+
+
+def whole(
+    objects: Objects,
+    layout: Layout,
+    values: Mapping[str, int],
+    target: str,
+    packed: Packed,
+    trail: Trail,
+    reused: Collection[str],
+    origin: str = "commit",
+) -> EdgeRecord:
+    """The snapshot of which everything was packed but the tensors `reused`, whose frames are those of the trail's.
+
+    Raises:
+        CorruptObject, MissingObject: of a pack that is to be used again.
+    """
+    uses, nbytes = list(packed.uses), packed.nbytes
     if reused and trail.snapshot is not None:
         kept = {layout.place[name] for name in reused}
         for use in trail.snapshot.packs:
@@ -82,7 +114,7 @@ def snapshot(
             if frames:
                 uses.append(PackUse(use.pack, use.nbytes, use.index, frames))
                 nbytes += sum(index.frames[number].nbytes for number in frames)
-    return _record(base, layout, target, uses, nbytes, layout.num_lanes, origin)
+    return _record(layout, values, target, Packed(tuple(uses), nbytes), layout.num_lanes, origin)
 
 
 def lost(store: Store, found: Iterable[EdgeRecord]) -> str | None:
@@ -99,15 +131,14 @@ def lost(store: Store, found: Iterable[EdgeRecord]) -> str | None:
 
 
 def _record(
-    base: Base,
     layout: Layout,
+    values: Mapping[str, int],
     target: str,
-    uses: Sequence[PackUse],
-    nbytes: int,
+    packed: Packed,
     changes: int,
     origin: str,
     *,
-    before: Point | None = None,
+    before: Point[Any] | None = None,
     changed: Collection[str] | None = None,
     reversible: bool = False,
 ) -> EdgeRecord:
@@ -117,11 +148,11 @@ def _record(
         target=target,
         layout=layout.id,
         base_layout=before.layout.id if before is not None and before.layout is not None else None,
-        packs=tuple(uses),
+        packs=packed.uses,
         changed=tuple(places),
-        fingerprints=tuple(f"{base.fingerprints[layout.tensors[place].name]:016x}" for place in places),
+        fingerprints=tuple(f"{values[layout.tensors[place].name]:016x}" for place in places),
         reversible=reversible,
-        nbytes=nbytes,
+        nbytes=packed.nbytes,
         changes=changes,
         origin=origin,
     )

@@ -1,18 +1,20 @@
-"""Held lanes: one whole tensor per name, in memory, on a device, on disk, or in the caller's own tensors.
+"""Held lanes: one whole tensor per name, or some boxes of it, in memory, on a device, on disk, or in the caller's own.
 
-A walk works on them; a writer keeps them between commits as its base.
+A walk works on them; a writer keeps them between commits as its base. One of many ranks holds boxes only.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
+from deltavc.change import Box
 from deltavc.errors import WeightsTooLarge
 from deltavc.kernels import pool
 from deltavc.lanes import LANE_DTYPES
@@ -26,8 +28,27 @@ MAPPED = 64 << 10
 """Bytes of the smallest tensor that is worth a file. Linux maps 65,530 of them into a process at most."""
 
 
+class Held(Protocol):
+    """Lanes of boxes of tensors, by name; allocated zero when a tensor starts, forgotten when it is not kept."""
+
+    def boxes(self, tensor: TensorSpec) -> Sequence[Box]:
+        """The boxes of this tensor that are held, or would be once it starts."""
+
+    def at(self, name: str, box: Box) -> Tensor:
+        """The lanes of a box within one that is held, shape `box.lengths`; a view."""
+
+    def start(self, name: str, layout: Layout) -> None:
+        """Make the tensor of this name in `layout` present, all zero."""
+
+    def keep(self, names: Set[str]) -> None:
+        """Forget every tensor but these."""
+
+    def copy(self) -> Self:
+        """Another collection of the same lanes, to go back to after tensors came and went."""
+
+
 class HeldLanes:
-    """Lanes by tensor name; allocated zero when a tensor starts, forgotten when it is not kept."""
+    """Whole tensors."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
@@ -39,16 +60,20 @@ class HeldLanes:
     def __iter__(self) -> Iterator[str]:
         return iter(self._lanes)
 
+    def boxes(self, tensor: TensorSpec) -> Sequence[Box]:
+        return [Box.whole(tensor.lane_shape)]
+
+    def at(self, name: str, box: Box) -> Tensor:
+        whole = self._lanes[name]
+        return whole[box.index] if box.lengths else whole
+
     def start(self, name: str, layout: Layout) -> None:
-        """Make the tensor of this name in `layout` present, all zero."""
         self._lanes[name] = self._allocate(layout.tensors[layout.place[name]])
 
     def keep(self, names: Set[str]) -> None:
-        """Forget every tensor but these."""
         self._lanes = {name: lanes for name, lanes in self._lanes.items() if name in names}
 
     def copy(self) -> HeldLanes:
-        """Another collection of the same lanes, to go back to after tensors came and went."""
         copied = HeldLanes(self._allocate)
         copied._lanes = dict(self._lanes)
         return copied

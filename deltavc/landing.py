@@ -11,18 +11,39 @@ starts at a version that clean-up had no reason to spare.
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from deltavc.access import Access
-from deltavc.draft import Draft
 from deltavc.errors import CommitInDoubt, NoPath, StoreError, TooLate
+from deltavc.freshness import Mark
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import RefEntry
 from deltavc.lineage.standing import stands, take_back
+from deltavc.store.objects import Store
 
 log = logging.getLogger(__name__)
 
 
-def land(access: Access, draft: Draft, entry: RefEntry) -> None:
+class Uploaded(Protocol):
+    """A commit of which everything is in the store but the ref entry."""
+
+    @property
+    def mark(self) -> Mark:
+        """A moment before anything of it was uploaded, or chosen to be used again."""
+
+    @property
+    def bases(self) -> frozenset[str]:
+        """The versions that its edges lead from."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether an edge leads to it from nothing."""
+
+    def lost(self, store: Store) -> str | None:
+        """After it landed: what of it clean-up took before it did, if it took anything. Raises StoreError."""
+
+
+def land(access: Access, draft: Uploaded, entry: RefEntry) -> None:
     """Create the entry, unless clean-up may have come, or comes, before it.
 
     Raises:
@@ -30,14 +51,14 @@ def land(access: Access, draft: Draft, entry: RefEntry) -> None:
         BranchMoved: somebody else moved it.
         CommitInDoubt: the store does not say whether it landed; `settle` with the same entry finds out.
     """
-    leave = access.freshness.check(draft.mark, _what(draft, entry))
+    leave = access.freshness.check(draft.mark, _what(entry))
     access.refs.create(entry)
     if leave.expired:
         _read_back(access, draft, entry, leave.grace.total_seconds() / 2)
     _see_its_base_stand(access, draft, entry)
 
 
-def settle(access: Access, draft: Draft, entry: RefEntry) -> bool:
+def settle(access: Access, draft: Uploaded, entry: RefEntry) -> bool:
     """After CommitInDoubt: whether it landed. It is tried again only while what it uploaded is fresh.
 
     Raises:
@@ -45,7 +66,7 @@ def settle(access: Access, draft: Draft, entry: RefEntry) -> bool:
     """
     try:
         try:
-            access.freshness.check(draft.mark, _what(draft, entry))
+            access.freshness.check(draft.mark, _what(entry))
         except TooLate as late:
             if not access.refs.landed(entry):
                 return False
@@ -58,11 +79,11 @@ def settle(access: Access, draft: Draft, entry: RefEntry) -> bool:
         log.warning("%s", error)
         return False
     except StoreError as error:
-        raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), draft.record.id, str(error)) from error
+        raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), entry.new or "none", str(error)) from error
     return True
 
 
-def _read_back(access: Access, draft: Draft, entry: RefEntry, limit: float) -> None:
+def _read_back(access: Access, draft: Uploaded, entry: RefEntry, limit: float) -> None:
     """After an entry landed so late that clean-up may have been faster: move the branch back if it was.
 
     Raises:
@@ -72,23 +93,22 @@ def _read_back(access: Access, draft: Draft, entry: RefEntry, limit: float) -> N
         return
     landed = access.store.stat(entry.key).modified
     take_back(access.index, access.refs, entry, access.author, lost)
-    raise TooLate(_what(draft, entry), (landed - draft.mark.at).total_seconds(), limit)
+    raise TooLate(_what(entry), (landed - draft.mark.at).total_seconds(), limit)
 
 
-def _see_its_base_stand(access: Access, draft: Draft, entry: RefEntry) -> None:
+def _see_its_base_stand(access: Access, draft: Uploaded, entry: RefEntry) -> None:
     """After the first commit of a new branch: clean-up spares what branches are at, which its base need not be.
 
     Raises:
         NoPath: the base's weights were dropped meanwhile.
     """
-    bases = {edge.base for edge in draft.edges}
-    if entry.old is not None or None in bases:
+    if entry.old is not None or draft.whole:
         return
-    for base in bases:
-        if base is not None and not stands(access.index, base):
+    for base in draft.bases:
+        if not stands(access.index, base):
             take_back(access.index, access.refs, entry, access.author, f"the weights of {base} were dropped meanwhile")
             raise NoPath(base)
 
 
-def _what(draft: Draft, entry: RefEntry) -> str:
-    return f"version {draft.record.id} of branch {entry.ref.removeprefix(BRANCHES)!r}"
+def _what(entry: RefEntry) -> str:
+    return f"version {entry.new} of branch {entry.ref.removeprefix(BRANCHES)!r}"

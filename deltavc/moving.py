@@ -6,6 +6,7 @@ from deltavc import fingerprints, walk
 from deltavc.access import Access
 from deltavc.base import Base
 from deltavc.errors import WrongWeights
+from deltavc.held import HeldLanes
 from deltavc.lineage.plan import plan
 from deltavc.lineage.replan import replanning
 from deltavc.reader import fingerprint
@@ -13,7 +14,7 @@ from deltavc.snapshots import Trail
 from deltavc.timings import Timings
 
 
-def move_base(access: Access, base: Base, version: str | None) -> int:
+def move_base(access: Access, base: Base[HeldLanes], version: str | None) -> int:
     """Bring the base to a version's weights (None: to nothing). Returns the bytes of the frames on its way.
 
     If it fails on the way the base is lost, and the next move starts from nothing.
@@ -33,7 +34,7 @@ def trail_to(access: Access, version: str | None) -> Trail:
     return Trail.along(steps, {step.edge.layout: access.objects.layout(step.edge.layout) for step in steps.steps})
 
 
-def _move_base(access: Access, base: Base, version: str | None) -> int:
+def _move_base(access: Access, base: Base[HeldLanes], version: str | None) -> int:
     if base.lost:
         base.clear()
         base.lost = False

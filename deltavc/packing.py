@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deltavc import fingerprints, kernels
 from deltavc.base import Base, Undo
@@ -43,6 +43,14 @@ PACK_BYTES = 64 << 20
 FRAME_COST = 6
 """Memory that a frame in the making may take, in multiples of its lanes: dense difference, planes of it,
 payload, and the decoded copy it is compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What was packed for one edge: the packs, and the bytes of their frames."""
+
+    uses: tuple[PackUse, ...]
+    nbytes: int
 
 
 class Packs:
@@ -82,6 +90,11 @@ class Packs:
         """Stop what has not begun to be uploaded."""
         for _, upload in self._uploads:
             upload.cancel()
+
+    @property
+    def packed(self) -> Packed:
+        """What was packed, once it is finished."""
+        return Packed(tuple(self.uses), self.frames_nbytes)
 
     @property
     def nbytes(self) -> int:
@@ -137,8 +150,8 @@ class Read:
 def read(
     view: View,
     layout: Layout,
-    base: Base,
-    undo: Undo,
+    base: Base[Any],
+    undo: Undo[Any],
     packs: Packs,
     *,
     codec: Codec | None,
@@ -149,6 +162,7 @@ def read(
 
     Args:
         layout: of the version to be; tensors of it that `view` lacks stay as they are in the base.
+        base: where it holds boxes of tensors, `view` is asked for those.
         undo: takes the changes made to the base, whatever happens here.
         codec: the codec to use for every frame; None to choose by size.
         memory: bytes that frames in the making may take.
@@ -169,14 +183,16 @@ def read(
     found = Read()
 
     def kind(at: Place) -> tuple[bool, bool]:
-        return kernels.together(base.lanes[at.tensor.name].device), at.tensor.name not in carried
+        return kernels.together(at.of(base.lanes).device), at.tensor.name not in carried
 
     def alone(fresh: bool, at: Place) -> _Box:
         (taken,) = take([at], fresh, view, base.lanes, undo, codec, timings)
         return _pack(taken, codec, timings)
 
+    frames = places(layout, view.tensors.keys(), base.lanes, FRAME_BYTES)
+
     def tasks() -> Iterator[tuple[int, Callable[[], _Box]]]:
-        for (together, fresh), group in itertools.groupby(places(layout, view.tensors.keys(), FRAME_BYTES), kind):
+        for (together, fresh), group in itertools.groupby(frames, kind):
             if not together:
                 yield from ((FRAME_COST * at.nbytes, functools.partial(alone, fresh, at)) for at in group)
                 continue
@@ -200,7 +216,7 @@ def read(
 
 
 def snapshot(
-    base: Base, names: Collection[str], packs: Packs, codec: Codec | None, memory: int, timings: Timings
+    base: Base[Any], names: Collection[str], packs: Packs, codec: Codec | None, memory: int, timings: Timings
 ) -> None:
     """Pack the whole values of these tensors of the base: their changes from nothing.
 
@@ -212,7 +228,7 @@ def snapshot(
         raise ValueError("the base holds nothing")
 
     def tasks() -> Iterator[tuple[int, Callable[[], Encoded]]]:
-        for at in places(layout, names, FRAME_BYTES):
+        for at in places(layout, names, base.lanes, FRAME_BYTES):
             change = Dense("add" if codec is None else codec.operation, at.of(base.lanes).reshape(-1))
             task = functools.partial(encode, change, at.place, at.tensor, at.box, codec, timings)
             yield FRAME_COST * at.nbytes, task

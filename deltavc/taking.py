@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from deltavc.base import Undo
 from deltavc.change import Box, Change, Dense, Operation, Sparse
 from deltavc.delta.codecs.base import Codec
 from deltavc.delta.frames import frame_boxes
-from deltavc.held import HeldLanes
+from deltavc.held import Held
 from deltavc.kernels import Part
 from deltavc.layout import Layout, TensorSpec
 from deltavc.timings import Timings
@@ -45,9 +45,8 @@ class Place:
     def nbytes(self) -> int:
         return self.box.num_lanes * self.tensor.lane_bytes
 
-    def of(self, lanes: HeldLanes) -> Tensor:
-        whole = lanes[self.tensor.name]
-        return whole[self.box.index] if self.box.lengths else whole
+    def of(self, lanes: Held) -> Tensor:
+        return lanes.at(self.tensor.name, self.box)
 
     def part(self, lanes: Tensor) -> Part:
         return Part(lanes, self.box, self.tensor.lane_shape)
@@ -64,21 +63,25 @@ class Taken:
     changed_lanes: int
 
 
-def places(layout: Layout, names: Collection[str], frame_bytes: int) -> Iterator[Place]:
-    """Where the frames of these tensors are of, in the layout's order; each of at most `frame_bytes` of lanes."""
+def places(layout: Layout, names: Collection[str], lanes: Held, frame_bytes: int) -> Iterator[Place]:
+    """Where the frames of what is held of these tensors are of, in the layout's order.
+
+    Each is of at most `frame_bytes` of lanes.
+    """
     for place in layout.stored:
         tensor = layout.tensors[place]
         if tensor.name in names:
-            for box in frame_boxes(tensor.lane_shape, tensor.lane_bytes, frame_bytes):
-                yield Place(place, tensor, box)
+            for held in lanes.boxes(tensor):
+                for box in frame_boxes(held.lengths, tensor.lane_bytes, frame_bytes):
+                    yield Place(place, tensor, box.lifted(held))
 
 
 def take(
     batch: Sequence[Place],
     fresh: bool,
     view: View,
-    lanes: HeldLanes,
-    undo: Undo,
+    lanes: Held,
+    undo: Undo[Any],
     codec: Codec | None,
     timings: Timings,
 ) -> list[Taken]:

@@ -132,7 +132,7 @@ class Writer:
         self._committer = Committer(access, branch, entry)
         self._devices: Mapping[str, torch.device] = {}
         self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if options.keep == "disk" else None
-        self._base = Base(self._allocate)
+        self._base = Base(held.HeldLanes(self._allocate))
         self._closed = False
         self._tip = start
         self._files: Mapping[str, FileRef] = access.index.version(start).record.files if start else {}

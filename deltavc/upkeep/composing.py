@@ -29,6 +29,7 @@ from deltavc.base import Base
 from deltavc.change import Box
 from deltavc.errors import TooLate, WrongWeights
 from deltavc.freshness import Mark
+from deltavc.held import HeldLanes
 from deltavc.layout import Layout, TensorSpec
 from deltavc.lineage.drops import DAMAGED, DropRecord
 from deltavc.lineage.records import EdgeRecord
@@ -68,8 +69,8 @@ class Composer:
         self._access = dataclasses.replace(access, objects=objects)
         self._on_disk = False
         self._directory = Path(tempfile.mkdtemp(prefix="deltavc-compose-"))
-        self._from = Base(self._allocate)
-        self._to = Base(self._allocate)
+        self._from = Base(HeldLanes(self._allocate))
+        self._to = Base(HeldLanes(self._allocate))
 
     def compose(self, base: str | None, target: str) -> EdgeRecord:
         """Write the edge that jumps from `base` to `target`. Takes, returns and raises what `compose_path` does."""
@@ -128,7 +129,7 @@ class Composer:
         view = _Differing.between(self._from, self._to, layout)
         timings = Timings("read", "diff", "verify", "encode")
         found = packing.read(view, layout, self._from, undo, packs, codec=None, memory=self._memory, timings=timings)
-        made = edges.delta(self._from, undo.before, layout, target, packs, found, origin="compact")
+        made = edges.delta(undo.before, layout, self._from.fingerprints, target, packs.packed, found, origin="compact")
         self._from.version, self._from.lost = target, False
         return made
 
@@ -166,7 +167,7 @@ class _Differing:
     tensors: Mapping[str, Tensor]
 
     @classmethod
-    def between(cls, before: Base, after: Base, layout: Layout) -> _Differing:
+    def between(cls, before: Base[HeldLanes], after: Base[HeldLanes], layout: Layout) -> _Differing:
         """Where fingerprints agree, so do the lanes."""
         assert before.layout is not None
         carried = fingerprints.carried(before.layout, layout)

@@ -11,7 +11,7 @@ import deltavc
 from deltavc import walk
 from deltavc.base import Base
 from deltavc.errors import CorruptObject, StoreError
-from deltavc.held import fresh
+from deltavc.held import HeldLanes, fresh
 from deltavc.lineage.index import Index
 from deltavc.lineage.plan import Plan, Step
 from deltavc.lineage.records import EdgeRecord
@@ -51,7 +51,7 @@ def chain(repo, length, *, codecs=(None,), restructure=(), seed=0):
 def walked(repo, edge, base_id, forward=True):
     """What walking this one edge from a version gives: fingerprints by name."""
     access = repo._access(MEMORY)
-    base = Base(fresh("cpu"))
+    base = Base(HeldLanes(fresh("cpu")))
     move_base(access, base, base_id)
     step = Step(edge, forward)
     walk.walk(walk.legs(Plan(step.to, base_id, (step,), 0, 0), access.objects), base.lanes, access.objects, Timings())
@@ -59,7 +59,7 @@ def walked(repo, edge, base_id, forward=True):
 
 
 def lanes_of(repo, version):
-    base = Base(fresh("cpu"))
+    base = Base(HeldLanes(fresh("cpu")))
     move_base(repo._access(MEMORY), base, version)
     return {name: base.lanes[name] for name in base.lanes}
 
