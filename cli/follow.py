@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 _STDERR = 2  # stdout is for results, one a line
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, text: str) -> float:
-    """A time as people write it, in seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    from deltavc.durations import duration
+
+    try:
+        seconds = duration(text).total_seconds()
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
     if not seconds:
-        raise click.BadParameter(f"{text!r} is no time; write 2s, 500ms or 1m", ctx, param)
+        raise click.BadParameter("it has to be more than no time at all", ctx, param)
     return seconds
 
 

@@ -28,10 +28,11 @@ from deltavc import held
 from deltavc.access import Access
 from deltavc.base import Base
 from deltavc.errors import BadCheckpoint, UnknownRef, WrongWeights
+from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.resolve import resolve
 from deltavc.moving import move_base
 from deltavc.version import Version
-from deltavc.watch import Watch
+from deltavc.watch import Watch, branch_entry
 from deltavc.weights.followed import MOVING, VERSION, FollowedDirectory, Label
 from deltavc.written import VersionFiles
 
@@ -215,7 +216,9 @@ class Follower:
 
     def _put(self, version: str, files: VersionFiles, contents: dict[str, str], stale: list[str]) -> tuple[str, ...]:
         """Write files that are stale and put them in place; those that were removed."""
-        known = Version.known(self._access.index.version(version))
+        index = self._access.index
+        entry = branch_entry(index, self.ref, version)
+        known = Version.known(index.version(version), None if entry is None else entry.ref.removeprefix(BRANCHES))
         now = datetime.now(UTC).isoformat(timespec="seconds")
         label = Label(version, known.step, known.branch, known.fingerprint, self._repository, now, files.names)
         try:

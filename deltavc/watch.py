@@ -75,7 +75,7 @@ class Watch:
             version = self._told if self._unmoved() else None
             if version is None:
                 version = resolve(self._index, self.ref)
-                self._entry = self._branch_entry(version)
+                self._entry = branch_entry(self._index, self.ref, version)
         if version == self._told and not self._again:
             return None
         self._told, self._again = version, False
@@ -123,12 +123,6 @@ class Watch:
         """Whether the branch is at the entry where it was; False for refs that are no branches."""
         return self._entry is not None and self._index.refs.newest(self._entry.ref, self._entry) == self._entry
 
-    def _branch_entry(self, version: str) -> RefEntry | None:
-        """The branch's last entry, if the ref is a branch and the entry led to this version."""
-        name = self.ref if self.ref.startswith(BRANCHES) else BRANCHES + self.ref
-        entry = self._index.head(name)
-        return entry if entry is not None and entry.new == version else None
-
     def _away(self, error: DeltavcError) -> None:
         self._failures += 1
         if self._failures == 1:
@@ -146,3 +140,9 @@ class Watch:
             return max(0.0, started + self._every - time.monotonic())
         bound = min(self._longest_wait, self._every * 2 ** min(self._failures, _MOST_DOUBLINGS))
         return random.uniform(bound / 2, bound)
+
+
+def branch_entry(index: Index, ref: str, version: str) -> RefEntry | None:
+    """The last entry of the branch that a ref is, if it is one, and the entry led to this version."""
+    entry = index.head(ref if ref.startswith(BRANCHES) else BRANCHES + ref)
+    return entry if entry is not None and entry.new == version else None

@@ -214,6 +214,21 @@ def test_what_another_process_commits_is_followed_while_it_commits(tmp_path, pla
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.parametrize("db", ["none", "sqlite://"])
+def test_following_needs_no_database_of_the_writers(repo, place, tmp_path, db):
+    repo.commit({"w": torch.arange(9)}, step=0)
+    repo.branch("side")
+    with deltavc.open(tmp_path / "repo", db=db) as other, other.follow("side", place, every=0.01) as follower:
+        moves = iter(follower)
+        assert next(moves).step == 0
+        assert label(place)["branch"] == "side"
+        repo.commit({"w": torch.arange(9) + 1}, "side", step=1)
+        assert next(moves).step == 1
+        check(repo, place, "side")
+    with deltavc.open(tmp_path / "repo", db=db) as other, other.follow("side", place) as follower:
+        assert follower.move() is None
+
+
 def test_a_branch_that_moves_back_is_followed_back(repo, place):
     with repo.writer() as writer:
         versions = [writer.commit({"w": torch.arange(9) + step}, step=step).id for step in range(3)]
