@@ -63,6 +63,7 @@ class Policy:
 
     @property
     def grace(self) -> timedelta:
+        """`grace_seconds` as a length of time."""
         return timedelta(seconds=self.grace_seconds)
 
     @property
@@ -80,6 +81,7 @@ class Policy:
 
     @property
     def key(self) -> str:
+        """Where the bucket has it."""
         return settings_key(self.id)
 
     def as_json(self) -> dict[str, Any]:

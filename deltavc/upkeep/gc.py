@@ -37,6 +37,9 @@ Progress = Callable[[str, int, int], None]
 VERSIONS = "versions/"
 SWEPT = ("packs/", "files/")
 
+_TICK = timedelta(seconds=1)
+"""What S3 rounds its times to."""
+
 _T = TypeVar("_T")
 
 
@@ -98,7 +101,8 @@ def gc(
     if age < grace:
         raise GraceTooShort(age.total_seconds(), grace.total_seconds())
     show = progress or (lambda doing, done, total: None)
-    sweep = _Sweep(access, access.store.now() - age, policy.keep_tagged, show)
+    tick = _TICK if access.store.remote else timedelta()
+    sweep = _Sweep(access, access.store.now() - age - tick, policy.keep_tagged, show)
     doomed, kept, young = sweep.choose()
     if not dry_run:
         sweep.delete(doomed)
