@@ -125,7 +125,7 @@ class Council:
 
 
 class Call:
-    """One call that every rank makes: a row of steps, each of which is decided on.
+    """One call that every rank makes: a row of steps, each of which is decided on. For one thread at a time.
 
     number, verb: which call it is. passed: how many steps were decided for. stopped: the decision against one, once
     there is one. made: whether a step that was said to be final was decided for. in_doubt: whether this rank voted for
@@ -140,9 +140,13 @@ class Call:
         self.made = False
         self.in_doubt = False
         self._council = council
-        self._deciding = threading.Lock()
         self._final = False
         self._lost = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the call has ended without all steps, on all ranks, as far as this one can know."""
+        return self.stopped is not None or self._lost
 
     def told(self, find: Callable[[], str]) -> str:
         """What rank 0 finds, which alone looks for it, on every rank.
@@ -185,13 +189,12 @@ class Call:
         raise AssertionError("a step was decided for without this rank's vote")
 
     def stop(self, error: BaseException) -> None:
-        """Decide against the step that comes next, unless it is decided on. Does nothing once the call was stopped."""
-        with self._deciding:
-            if self.stopped is None and not self._lost:
-                try:
-                    self._learn(self._council.clerk.ask(partial(self._against, self.passed, error)))
-                except OSError as lost:
-                    self._lose(error, lost)
+        """Decide against the step that comes next, unless it is decided on. Does nothing once the call has ended."""
+        if not self.failed and not self.made:
+            try:
+                self._learn(self._council.clerk.ask(partial(self._against, self.passed, error)))
+            except OSError as lost:
+                self._lose(error, lost)
 
     def forget(self, store: Store) -> None:
         """Delete the keys of a call that every rank has left."""
@@ -213,16 +216,15 @@ class Call:
         return f"{self.number}/{what}"
 
     def _decide(self, question: Callable[[Store], Decision], ballot: _Ballot, final: bool) -> None:
-        with self._deciding:
-            if self.stopped is None:
-                self._final = self.in_doubt = final
-                try:
-                    self._learn(self._council.clerk.ask(question, self._council.timeout))
-                except OSError as lost:
-                    self.in_doubt = ballot.withdraw() and final
-                    self._learn_late(lost)
-            if self.stopped is not None:
-                raise self.stopped.error(self.verb)
+        if self.stopped is None:
+            self._final = self.in_doubt = final
+            try:
+                self._learn(self._council.clerk.ask(question, self._council.timeout))
+            except OSError as lost:
+                self.in_doubt = ballot.withdraw() and final
+                self._learn_late(lost)
+        if self.stopped is not None:
+            raise self.stopped.error(self.verb)
 
     def _learn_late(self, lost: OSError) -> None:
         """Ask once more, where not to know costs most."""

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from deltavc.access import Access
 from deltavc.bound import Bound
-from deltavc.errors import DeltavcError, ReplicaUnusable, StagingTooSmall
+from deltavc.errors import DeltavcError, ReplicaClosed, ReplicaUnusable, StagingTooSmall
 from deltavc.lineage.records import VersionRecord
 from deltavc.lineage.resolve import resolve
 from deltavc.replica.applied import Applied, Staged
@@ -171,8 +171,12 @@ class ReplicaGroup(LiveVersion):
         call = self._council.call("stage")
         with call:
             staged = _Staged(call.told(partial(resolve, self._access.index, ref)))
-            job = partial(self._carry_out, call, partial(self._stage_all, staged))
-            self._staged = staged.of(self._worker.submit(job))
+        try:
+            future = self._worker.submit(partial(self._carry_out, call, partial(self._stage_all, staged)))
+        except ReplicaClosed as error:
+            call.stop(error)
+            raise
+        self._staged = staged.of(future)
         return staged
 
     def _together(self, verb: str, job: Callable[[], T]) -> T:
@@ -181,18 +185,22 @@ class ReplicaGroup(LiveVersion):
         with call:
             if self._gate.reading:
                 raise RuntimeError(f"{verb} was called inside reading(), which it would wait for: leave that first")
+        try:
             return self._worker.run(partial(self._carry_out, call, job))
+        except ReplicaClosed as error:
+            call.stop(error)
+            raise
 
     # --- on the worker's thread ---
 
     def _carry_out(self, call: Call, job: Callable[[], T]) -> T:
         self._call = call
-        with call:
-            try:
+        try:
+            with call:
                 return job()
-            except BaseException:
+        finally:
+            if call.failed:
                 self._exchange.drop()  # on all ranks, as the call fails on all
-                raise
 
     def _stage_all(self, staged: _Staged) -> int:
         try:
@@ -253,15 +261,16 @@ class ReplicaGroup(LiveVersion):
     def _settle(self) -> None:
         """Leave the pause as it was decided, or unusable."""
         call, journal = self._call, self._journal
+        moving = journal is not None and self._position is not journal.target
+        if call.in_doubt or moving:
+            call.stop(ReplicaUnusable("the move was interrupted"))
         if call.in_doubt:
             self._in_doubt = True
             self._broken = "it voted for a move, and the group's store, which tells whether it was made, is gone"
             self._journal = None
-        elif journal is not None and self._position is not journal.target:
-            call.stop(ReplicaUnusable("the move was interrupted"))
-            if call.made:
-                write_all(journal.swaps)
-                self._take(journal.target)
+        elif journal is not None and moving and call.made:
+            write_all(journal.swaps)
+            self._take(journal.target)
         super()._settle()
         if call.in_doubt:
             self.check_usable()
