@@ -54,7 +54,10 @@ def land(access: Access, draft: Uploaded, entry: RefEntry) -> None:
     leave = access.freshness.check(draft.mark, _what(entry))
     access.refs.create(entry)
     if leave.expired:
-        _read_back(access, draft, entry, leave.grace.total_seconds() / 2)
+        try:
+            _read_back(access, draft, entry, leave.grace.total_seconds() / 2)
+        except StoreError as error:
+            raise CommitInDoubt(entry.ref.removeprefix(BRANCHES), entry.new or "none", str(error)) from error
     _see_its_base_stand(access, draft, entry)
 
 

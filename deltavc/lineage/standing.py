@@ -7,14 +7,17 @@ and no branch is left at a version whose weights are about to be deleted.
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from deltavc.errors import NoPath
+from deltavc.errors import Corruption, DatabaseError, NoPath, StoreError
 from deltavc.lineage.drops import Drops
 from deltavc.lineage.index import Index
 from deltavc.lineage.plan import plan
 from deltavc.lineage.records import RefEntry
 from deltavc.lineage.refs import Refs
+
+log = logging.getLogger(__name__)
 
 _READERS = 16
 
@@ -31,9 +34,17 @@ def has_way(index: Index, version: str) -> bool:
 def stands(index: Index, version: str) -> bool:
     """Whether there is a way to a version of which nothing was dropped. A request for each of its edges, or fewer.
 
-    Raises:
-        StoreError, DatabaseUnavailable
+    It is asked when a ref has moved, which must not be told as a failure. So if it cannot be found out, the answer is
+    yes, with a warning: clean-up deletes nothing while a branch, or a tag that was cut off, has no way.
     """
+    try:
+        return _stands(index, version)
+    except (Corruption, StoreError, DatabaseError) as error:
+        log.warning("whether the weights of %s are kept could not be looked at: %s", version, error)
+        return True
+
+
+def _stands(index: Index, version: str) -> bool:
     drops = Drops(index.bucket)
     refreshed = False
     while True:

@@ -323,3 +323,16 @@ def test_a_version_says_whether_its_weights_are_kept(store, repo):
         for again in (repo, fresh):
             assert {version.id for version in again.log() if not version.weights} == set(lost) != set()
             assert again.version(lost[0]).as_json()["weights"] is False
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_move_that_landed_is_not_told_as_failed_because_it_could_not_be_looked_after(store, repo, move, caplog):
+    ids = grown(repo, 4)
+    faulty = FaultyStore(store)
+    with opened(faulty) as other:
+        other._index.catch_up_all()
+        with faulty.down("before", ("list",), when=lambda key: key.startswith("drops/")):
+            MOVES[move](other, ids[2])
+    assert "could not be looked at" in caplog.text
+    with opened(store) as fresh:
+        assert {fresh.resolve(name) for name in (*fresh.branches(), *fresh.tags())} - {ids[3]}
