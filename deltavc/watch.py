@@ -1,8 +1,8 @@
 """Watching a ref: the newest version whenever it has moved, and patience while the store or the database is away.
 
-    with repo.follow(...) or a replica          for version in watch:
-    that serves and wants the newest                with watch.surviving():
-                                                        ... go there ...
+    for version in watch:                # at once, then whenever the ref has moved, until watch.stop()
+        with watch.surviving():          # an outage in here is waited out, and the version told again
+            ...
 
 A branch that has not moved costs one small request: for the entry after the last one known. Versions that came and
 went between two looks are passed over; a branch that moves back is followed back.

@@ -40,9 +40,9 @@ OWN = ".deltavc-follow"
 class Label:
     """What a directory says it is.
 
-    branch: the branch that was followed, or else the one that the version was committed to. fingerprint: of its weights.
-    repository: the repository's id. time: when the directory got there, in UTC. files: relative names of its files,
-    weights first.
+    branch: the branch that was followed, or else the one that the version was committed to. fingerprint: of the
+    version's weights. repository: the repository's id. time: when the directory got there, in UTC. files: relative
+    names of its files, weights first.
     """
 
     version: str
