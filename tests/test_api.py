@@ -24,21 +24,31 @@ KINDS = {
     "TooLate": ("too_late", 1),
     "CleanUpRefused": ("clean_up_refused", 1),
     "GraceTooShort": ("grace_too_short", 1),
+    "CopiesDiffer": ("copies_differ", 20),
     "CorruptObject": ("corrupt_object", 20),
     "DatabaseNeeded": ("database_needed", 1),
     "DatabaseUnavailable": ("database_unavailable", 1),
     "EncodeMismatch": ("encode_mismatch", 20),
+    "ForeignWrite": ("foreign_write", 1),
     "FormatUnsupported": ("format_unsupported", 1),
+    "GroupBroken": ("group_broken", 1),
+    "HookFailed": ("hook_failed", 1),
     "LayoutMismatch": ("layout_mismatch", 1),
     "MissingObject": ("missing_object", 20),
     "NoPath": ("no_path", 1),
     "WeightsTooLarge": ("weights_too_large", 1),
     "NotARepository": ("no_repository", 10),
+    "NothingStaged": ("nothing_staged", 1),
     "ObjectMissing": ("object_missing", 1),
+    "PeerFailed": ("peer_failed", 1),
     "RefExists": ("ref_exists", 11),
+    "ReplicaClosed": ("replica_closed", 1),
+    "ReplicaUnusable": ("replica_unusable", 1),
     "RepositoryExists": ("repository_exists", 1),
     "SchemaOutdated": ("schema_outdated", 1),
     "SchemaTooNew": ("schema_too_new", 1),
+    "StageCancelled": ("stage_cancelled", 1),
+    "StagingTooSmall": ("staging_too_small", 1),
     "StoreDenied": ("store_denied", 1),
     "StoreFull": ("store_full", 1),
     "StoreUnavailable": ("store_unavailable", 1),
@@ -60,13 +70,20 @@ TREE = {
         *("BadState", "UnsupportedDtype", "LayoutMismatch", "BadCheckpoint", "BadMetadata", "UnknownCodec"),
         "GraceTooShort",
     },
-    "Corruption": {"CorruptObject", "MissingObject", "BadPayload", "WrongWeights", "EncodeMismatch"},
+    "Corruption": {"CorruptObject", "MissingObject", "BadPayload", "WrongWeights", "CopiesDiffer", "EncodeMismatch"},
     "StoreError": {"ObjectMissing", "StoreDenied", "StoreUnavailable", "StoreFull", "StoreUnfit"},
     "DatabaseError": {"DatabaseNeeded", "DatabaseUnavailable", "SchemaOutdated", "SchemaTooNew", "WrongDatabase"},
     "WriterError": {"WriterBusy", "WriterClosed", "CommitAbandoned", "CommitInDoubt", "TooLate"},
+    "ReplicaError": {
+        *("NothingStaged", "StageCancelled", "StagingTooSmall", "ForeignWrite", "HookFailed", "ReplicaUnusable"),
+        *("ReplicaClosed", "PeerFailed", "GroupBroken"),
+    },
 }
 
-VALUES = {"str": "x", "int": 3, "float": 1.5, "tuple[str, ...]": ("one", "two"), "str | None": None, "bool": True}
+VALUES = {
+    **{"str": "x", "int": 3, "float": 1.5, "str | None": None, "bool": True},
+    **{"tuple[str, ...]": ("one", "two"), "tuple[int, ...]": (1, 2), "tuple[tuple[int, ...], ...]": ((0, 2), (1,))},
+}
 
 
 def every_error():
