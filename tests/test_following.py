@@ -25,8 +25,8 @@ from deltavc.errors import (
 from tests import states
 from tests.faults import faulty
 from tests.followed import check, files_in, label, weights
+from tests.processes import PATIENCE, commit_for_ever, fresh, in_a_fork, state_at
 from tests.servers import temporary_directory
-from tests.test_processes import PATIENCE, commit_for_ever, fresh, in_a_fork, state_at
 
 
 @pytest.fixture
@@ -488,6 +488,21 @@ def test_a_damaged_object_ends_following_with_the_directory_as_it_was(repo, plac
         with pytest.raises(CorruptObject):
             next(moves)
         check(repo, place, first.version)
+
+
+@pytest.mark.servers
+def test_a_bucket_and_a_database_server_are_followed(s3, postgres, place, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = {"url": s3.new_bucket(), "db": postgres.new_database(), "storage_options": s3.storage_options}
+    with deltavc.init(**url) as repo, deltavc.open(**url) as other, other.follow("main", place, every=0.05) as follower:
+        moves = iter(follower)
+        for step in range(3):
+            repo.commit({"w": torch.arange(9) + step}, step=step, files={"config.json": b"%d" % step})
+            assert next(moves).step == step
+            check(repo, place, "main")
+        repo.rollback("main", "step:0")
+        assert next(moves).step == 0
+        check(repo, place, "step:0")
 
 
 # --- a disk that fails ---

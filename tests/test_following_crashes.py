@@ -18,7 +18,7 @@ from deltavc.errors import BadCheckpoint, DeltavcError, StoreFull
 from deltavc.weights import followed, output
 from tests import states
 from tests.followed import check, label, weights
-from tests.test_processes import in_a_fork
+from tests.processes import in_a_fork
 
 STEPS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree")
 """What Python tells of before it asks the operating system to change a directory."""
