@@ -28,6 +28,7 @@ KINDS = {
     "CorruptObject": ("corrupt_object", 20),
     "DatabaseNeeded": ("database_needed", 1),
     "DatabaseUnavailable": ("database_unavailable", 1),
+    "DirectoryInUse": ("directory_in_use", 11),
     "EncodeMismatch": ("encode_mismatch", 20),
     "ForeignWrite": ("foreign_write", 1),
     "FormatUnsupported": ("format_unsupported", 1),
@@ -65,7 +66,7 @@ KINDS = {
 
 TREE = {
     "RefError": {"UnknownRef", "AmbiguousRef", "BadRefName"},
-    "Conflict": {"BranchMoved", "RefExists"},
+    "Conflict": {"BranchMoved", "RefExists", "DirectoryInUse"},
     "InputError": {
         *("BadState", "UnsupportedDtype", "LayoutMismatch", "BadCheckpoint", "BadMetadata", "UnknownCodec"),
         "GraceTooShort",
