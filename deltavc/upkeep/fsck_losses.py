@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import dataclass
 
 from deltavc.lineage.records import edges_prefix, layout_key, pack_key, version_key
@@ -33,11 +33,11 @@ class Losses:
 def losses(survey: Survey, edges: Collection[Outline], sound: Set[str]) -> Losses:
     """Compare what can be reached with what could be if all edges were sound and all records there."""
     graph = Graph(edge for edge in edges if edge.id in sound)
-    detours, problems = _backwards(graph, [edge for edge in edges if edge.id in sound])
+    let_go, detours, problems = _backwards(graph, [edge for edge in edges if edge.id in sound], survey.let_go)
     beyond = survey.committed - graph.reached
     unreadable_versions = survey.committed - survey.versions.keys()
     if not beyond:
-        return Losses(tuple(sorted(unreadable_versions)), 0, problems, detours)
+        return Losses(tuple(sorted(unreadable_versions)), len(let_go - unreadable_versions), problems, detours)
     unreadable = {found["target"] for problem in survey.problems if (found := EDGE_KEY.fullmatch(problem.key))}
     into: dict[str, list[Outline]] = defaultdict(list)
     out: dict[str, list[str]] = defaultdict(list)
@@ -56,11 +56,17 @@ def losses(survey: Survey, edges: Collection[Outline], sound: Set[str]) -> Losse
         for version in sorted(beyond - if_whole - given_up)
     ]
     lost = (beyond - given_up) | unreadable_versions
-    return Losses(tuple(sorted(lost)), len(given_up - lost), problems, detours)
+    return Losses(tuple(sorted(lost)), len((given_up | let_go) - lost), problems, detours)
 
 
-def _backwards(graph: Graph, edges: Iterable[Outline]) -> tuple[dict[str, str], list[Problem]]:
-    """Versions that only walks back lead to: where each chain of them begins, and from where it is reached."""
+def _backwards(
+    graph: Graph, edges: Iterable[Outline], is_let_go: Callable[[str], bool]
+) -> tuple[set[str], dict[str, str], list[Problem]]:
+    """Versions that only walks back lead to: where each chain of them begins, and from where it is reached.
+
+    Those that begin where the policy dropped all edges are no problem, and are returned apart: somebody is dropping
+    the rest, or was interrupted.
+    """
     forwards = graph.forwards
     only_back = graph.reached - forwards
     onward: dict[str, list[str]] = defaultdict(list)
@@ -68,18 +74,22 @@ def _backwards(graph: Graph, edges: Iterable[Outline]) -> tuple[dict[str, str], 
         if edge.base is not None and {edge.base, edge.target} <= only_back:
             onward[edge.base].append(edge.target)
     behind = {target for targets in onward.values() for target in targets}
+    let_go: set[str] = set()
     detours: dict[str, str] = {}
     problems: list[Problem] = []
     for version in sorted(only_back - behind):
+        concerned = closure([version], lambda item: onward.get(item, ()))
+        if is_let_go(version):
+            let_go |= concerned
+            continue
         start: str | None = version
         while start is not None and start not in forwards:
             start = graph.entered_from(start)
         assert start is not None  # snapshots lead forwards
         detours[version] = start
         what = "only walks back over later edges lead to this version, and a checkout goes forwards"
-        concerned = closure([version], lambda item: onward.get(item, ()))
         problems.append(Problem("no_way_forward", edges_prefix(version), what, tuple(sorted(concerned))))
-    return detours, problems
+    return let_go, detours, problems
 
 
 def orphans(survey: Survey, edges: Iterable[Outline], packs: Set[str]) -> Orphans:

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from deltavc.errors import CorruptObject, MissingObject, ObjectMissing
 from deltavc.lineage.bucket import listed_edges, read, read_edge, read_version
-from deltavc.lineage.drops import DropRecord
+from deltavc.lineage.drops import EXPIRED, DropRecord
 from deltavc.lineage.names import BRANCHES, SETTINGS, TAGS
 from deltavc.lineage.records import (
     DROPS,
@@ -102,6 +102,7 @@ class Survey:
 
     sizes: bytes of every object, by key. moves: of every ref, by full name. versions: all that were committed and
     can be read. edges_to: ids of the edges to committed versions, and dropped: of those that are no more, by target.
+    expired: ids of those that were dropped because the policy does not keep what needs them.
     """
 
     store: Store
@@ -113,6 +114,7 @@ class Survey:
     committed: set[str] = field(default_factory=set)
     edges_to: dict[str, set[str]] = field(default_factory=dict)
     dropped: dict[str, set[str]] = field(default_factory=dict)
+    expired: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -174,9 +176,16 @@ class Survey:
     def check_drops(self) -> None:
         """Read the drops. They hold whatever stands in them, but what people are told of them does not."""
         wanted = [(target, edge) for target, edges in self.dropped.items() for edge in sorted(edges)]
-        for _, found in self.each(wanted, self._drop):
+        for (_, edge), found in self.each(wanted, self._drop):
             if isinstance(found, Problem):
                 self.problems.append(found)
+            elif found.why == EXPIRED:
+                self.expired.add(edge)
+
+    def let_go(self, version: str) -> bool:
+        """Whether the policy dropped every edge to a version."""
+        edges = self.edges_to.get(version, set())
+        return bool(edges) and edges <= self.expired
 
     def check_settings(self) -> None:
         """Read every settings object that was ever set."""
