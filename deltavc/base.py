@@ -12,16 +12,49 @@ when it is next needed.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
 
-from deltavc import kernels
+import torch
+from torch import Tensor
+
+from deltavc import held, kernels
 from deltavc.change import Box, Change
 from deltavc.held import Held
-from deltavc.layout import Layout
+from deltavc.layout import Layout, TensorSpec
 
 L = TypeVar("L", bound=Held)
+
+Keep = Literal["device", "host", "disk"]
+
+
+class Room:
+    """Where a base's lanes lie: beside the tensors they were read from, in main memory, or in temporary files.
+
+    devices: by name, where the tensors are that are read next.
+    """
+
+    def __init__(self, keep: Keep) -> None:
+        self.devices: Mapping[str, torch.device] = {}
+        self._keep = keep
+        self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if keep == "disk" else None
+
+    def allocate(self, tensor: TensorSpec) -> Tensor:
+        """Lanes of the tensor's lane shape, all zero."""
+        if self._directory is not None:
+            return held.on_disk(self._directory)(tensor)
+        device = self.devices.get(tensor.name) if self._keep == "device" else None
+        return held.fresh(device or "cpu")(tensor)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 @dataclass

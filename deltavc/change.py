@@ -11,6 +11,7 @@ undoes itself, and a full value is a change from zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -64,6 +65,24 @@ class Box:
     def lifted(self, outer: Box) -> Box:
         """This box, whose offsets count from the start of `outer`, counted as that one's are: undoes `within`."""
         return Box(tuple(a + b for a, b in zip(self.offsets, outer.offsets, strict=True)), self.lengths)
+
+
+def overlapping(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
+    """Two of these different boxes that have lanes in common, if there are such."""
+    dims = range(len(boxes[0].offsets))
+    # Along the dimension that is cut most, a box meets few others.
+    dim = max(dims, key=lambda each: len({box.offsets[each] for box in boxes}), default=None)
+    if dim is None:
+        return None  # no dimensions: all boxes are equal
+    ordered = sorted(boxes, key=lambda box: box.offsets[dim])
+    for place, box in enumerate(ordered):
+        end = box.offsets[dim] + box.lengths[dim]
+        for other in ordered[place + 1 :]:
+            if other.offsets[dim] >= end:
+                break
+            if box.meet(other) is not None:
+                return box, other
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

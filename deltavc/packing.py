@@ -133,6 +133,7 @@ class _Box:
     """What became of one box: by how much it moved its tensor's fingerprint, its own, and its frame if it changed."""
 
     name: str
+    box: Box
     moved: int
     fingerprint: int
     changed_lanes: int
@@ -141,10 +142,14 @@ class _Box:
 
 @dataclass
 class Read:
-    """What reading a state found. The base is at the new state."""
+    """What reading a state found. The base is at the new state.
+
+    changed: names of the tensors that changed. fingerprints: of each box that was read, by name and box.
+    """
 
     changed_lanes: int = 0
     changed: set[str] = field(default_factory=set)
+    fingerprints: dict[tuple[str, Box], int] = field(default_factory=dict)
 
 
 def read(
@@ -204,6 +209,7 @@ def read(
     for done in pool.in_order(tasks(), memory // 2):
         base.fingerprints[done.name] = (base.fingerprints[done.name] + done.moved) % fingerprints.MODULUS
         seen[done.name] += done.fingerprint
+        found.fingerprints[done.name, done.box] = done.fingerprint
         found.changed_lanes += done.changed_lanes
         if done.frame is not None:
             found.changed.add(done.name)
@@ -263,7 +269,7 @@ def encode(change: Change, place: int, tensor: TensorSpec, box: Box, codec: Code
 def _pack(taken: Taken, codec: Codec | None, timings: Timings) -> _Box:
     at = taken.at
     frame = encode(taken.change, at.place, at.tensor, at.box, codec, timings) if taken.changed_lanes else None
-    return _Box(at.tensor.name, taken.moved, taken.fingerprint, taken.changed_lanes, frame)
+    return _Box(at.tensor.name, at.box, taken.moved, taken.fingerprint, taken.changed_lanes, frame)
 
 
 def _on_cpu(change: Change) -> Change:

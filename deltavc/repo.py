@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deltavc.access import Access
+    from deltavc.base import Keep
     from deltavc.committer import OnBusy
     from deltavc.diff import Diff
     from deltavc.lineage.records import RefEntry
     from deltavc.reader import Checkout
     from deltavc.weights.state import State
-    from deltavc.writer import Keep, Told, Writer, WriterOptions
+    from deltavc.writer import Told, Writer, WriterOptions
 
 log = logging.getLogger(__name__)
 

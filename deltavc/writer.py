@@ -13,22 +13,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack, get_args
+from typing import Any, Self, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor
 
-from deltavc import held
 from deltavc.access import Access
-from deltavc.base import Base
+from deltavc.base import Base, Keep, Room
 from deltavc.committer import CommitFuture, Committer, OnBusy
 from deltavc.delta import codecs
 from deltavc.delta.codecs.base import Codec
@@ -43,7 +39,7 @@ from deltavc.errors import (
     WrongWeights,
 )
 from deltavc.files import FileInput, check_files
-from deltavc.layout import TensorSpec
+from deltavc.held import HeldLanes
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import FileRef, RefEntry
 from deltavc.lineage.resolve import resolve
@@ -56,8 +52,6 @@ from deltavc.version import Version
 from deltavc.weights.state import State, StateView, open_state
 
 log = logging.getLogger(__name__)
-
-Keep = Literal["device", "host", "disk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +124,8 @@ class Writer:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._committer = Committer(access, branch, entry)
-        self._devices: Mapping[str, torch.device] = {}
-        self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if options.keep == "disk" else None
-        self._base = Base(held.HeldLanes(self._allocate))
+        self._room = Room(options.keep)
+        self._base = Base(HeldLanes(self._room.allocate))
         self._closed = False
         self._tip = start
         self._files: Mapping[str, FileRef] = access.index.version(start).record.files if start else {}
@@ -279,8 +272,7 @@ class Writer:
             self._closed = True
             unheard = self._committer.close()
             self._base.clear()
-            if self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
+            self._room.close()
             if unheard is not None:
                 raise unheard
 
@@ -314,7 +306,7 @@ class Writer:
         self, view: StateView, metadata: Metadata, codec: Codec | None, parents: Sequence[str] | None, told: Told
     ) -> Draft:
         """Read a state into the base, which then is at the version drafted."""
-        self._devices = {name: tensor.device for name, tensor in view.tensors.items()}
+        self._room.devices = {name: tensor.device for name, tensor in view.tensors.items()}
         if self._base.lost:
             self._idle()
         move_base(self._access, self._base, self._tip)
@@ -341,12 +333,6 @@ class Writer:
         if (ids[0] if ids else None) != self._tip:
             raise BranchMoved(self.branch, ids[0] if ids else None, self._tip)
         return ids
-
-    def _allocate(self, tensor: TensorSpec) -> Tensor:
-        if self._directory is not None:
-            return held.on_disk(self._directory)(tensor)
-        device = self._devices.get(tensor.name) if self._options.keep == "device" else None
-        return held.fresh(device or "cpu")(tensor)
 
     def _settle(self) -> None:
         """Take back what failed, so that the base is at the last version that was committed."""
@@ -397,7 +383,7 @@ class Writer:
         live = Live.of(into)
         layout = self._access.objects.layout(self._access.index.version(target).record.layout, target)
         live.buffers(layout, [tensor.name for tensor in layout.tensors], complete=True)
-        self._devices = {name: tensor.device for name, tensor in live.tensors.items()}
+        self._room.devices = {name: tensor.device for name, tensor in live.tensors.items()}
         return live
 
     def _approach(self, target: str) -> tuple[Trail, Mapping[str, FileRef]]:

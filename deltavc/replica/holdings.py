@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from deltavc.bound import Bound
-from deltavc.change import Box
+from deltavc.change import Box, overlapping
 from deltavc.errors import CopiesDiffer, LayoutMismatch
 from deltavc.layout import Layout
 from deltavc.live import stored_name
@@ -151,7 +151,7 @@ def _check_cover(
             continue
         arrangement = frozenset(held)
         if arrangement not in known:
-            known[arrangement] = _overlap(held)
+            known[arrangement] = overlapping(held)
         overlap = known[arrangement]
         if overlap is not None:
             one, other = (_ranks(pieces[tensor.name, box]) for box in overlap)
@@ -161,24 +161,6 @@ def _check_cover(
         lacking = tensor.num_lanes - sum(box.num_lanes for box in held)
         if lacking:
             raise LayoutMismatch(tensor.name, f"has {lacking} of {tensor.num_lanes} lanes that no rank holds")
-
-
-def _overlap(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
-    """Two of these different boxes that have lanes in common, if there are such."""
-    dims = range(len(boxes[0].offsets))
-    # Along the dimension that is cut most, a box meets few others.
-    dim = max(dims, key=lambda each: len({box.offsets[each] for box in boxes}), default=None)
-    if dim is None:
-        return None  # no dimensions: all boxes are equal
-    ordered = sorted(boxes, key=lambda box: box.offsets[dim])
-    for place, box in enumerate(ordered):
-        end = box.offsets[dim] + box.lengths[dim]
-        for other in ordered[place + 1 :]:
-            if other.offsets[dim] >= end:
-                break
-            if box.meet(other) is not None:
-                return box, other
-    return None
 
 
 def _ranks(copies: Sequence[_Copy]) -> str:
