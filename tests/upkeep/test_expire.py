@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 import deltavc
-from deltavc.errors import CleanUpRefused, MissingObject, NoPath, StoreError
+from deltavc.errors import CleanUpRefused, MissingObject, NoPath, StoreError, TooLate
 from deltavc.lineage.records import drop_key
 from deltavc.lineage.settings import Policy
 from deltavc.upkeep.expire import expire
@@ -199,6 +199,8 @@ def test_a_run_that_dies_at_any_write_has_lost_nothing_kept(store, repo, how):
             if not fired:
                 break
         assert {0, 2, 4, 6} <= set(seen_by_a_stranger(store))
+        with opened(store) as fresh:
+            assert fresh.fsck().ok  # half dropped is no damage
     assert nth > 3
     assert set(seen_by_a_stranger(store)) <= {0, 2, 3, 4, 6}
 
@@ -336,3 +338,29 @@ def test_a_move_that_landed_is_not_told_as_failed_because_it_could_not_be_looked
     assert "could not be looked at" in caplog.text
     with opened(store) as fresh:
         assert {fresh.resolve(name) for name in (*fresh.branches(), *fresh.tags())} - {ids[3]}
+
+
+@pytest.mark.parametrize("hours", [0, 25])
+@pytest.mark.parametrize("call", ["put", "get", "now"])
+def test_compacting_beside_clean_up_leaves_no_edge_without_its_packs(store, repo, call, hours):
+    ids = grown(repo, 24)
+    set_policy(repo, keep_every=5)
+    slow = Meanwhile(store)
+
+    def clean_up():
+        with opened(store) as other:
+            run(other)
+            store.wait(hours=hours)
+        with opened(store) as other:
+            other.gc()
+
+    with opened(slow) as compacts:
+        compacts._index.catch_up_all()
+        slow.before(call, lambda: slow.before(call, clean_up))
+        with contextlib.suppress(TooLate, NoPath, MissingObject):
+            compacts.compact(deltavc.Bounds(max_edges=4, span=3))
+    assert {0, 5, 10, 15, 20, 23} <= set(seen_by_a_stranger(store))
+    with opened(store) as fresh:
+        for version in ids:
+            for edge in fresh.edges(version):
+                assert all(store.stat(use.key) for use in edge.packs)
