@@ -1,4 +1,4 @@
-"""One thing that fails, once, in an operation: it is done wholly or not at all, nothing is lost, and it can be repeated."""
+"""One thing that fails, once, in an operation: it is done wholly or not at all, nothing is lost, it can be repeated."""
 
 import contextlib
 

@@ -1,12 +1,16 @@
-"""A repository in memory that is made once and copied for every fault: its objects, its clock and its database."""
+"""Repositories that are made once and copied for every fault: objects, clock and database, in memory or on disk."""
 
 import functools
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import deltavc
 from deltavc.lineage.database import open_database
 from deltavc.lineage.index import Index
 from deltavc.repo import Repo
 from tests.breaking import operations
+from tests.breaking.clocks import ClockedDirectory
 from tests.breaking.operations import OPERATIONS
 from tests.breaking.whole import Lineage, check, lineage, without_weights
 from tests.faults import FaultyStore
@@ -58,3 +62,36 @@ def template(name):
             after, without = lineage(clean), without_weights(clean)
         _, kept = copied(store, repo)
     return Template(store, kept, before, after, without)
+
+
+@dataclass(frozen=True)
+class TemplateOnDisk:
+    """The same in a directory, for processes. Its stores are `clocks.ClockedDirectory`s."""
+
+    root: Path
+    before: Lineage
+    after: Lineage
+    without: frozenset
+
+    def copy(self, root):
+        shutil.copytree(self.root, root)
+        shutil.copy(f"{self.root}.ahead", f"{root}.ahead")
+        return ClockedDirectory(root)
+
+
+@functools.cache
+def template_on_disk(name, directory):
+    """Make it below a directory. `opening.open_store` has to open stores with a clock."""
+    operation = OPERATIONS[name]
+    root = Path(directory) / name.replace(" ", "-")
+    with deltavc.init(root) as repo:
+        operations.grow(repo)
+        before = lineage(repo)
+        operation.first(repo)
+        repo._store.wait(hours=operation.hours)
+    made = TemplateOnDisk(root, before, before, frozenset())
+    copy = made.copy(f"{root}-clean")
+    with deltavc.open(copy.url) as clean:
+        assert operations.attempt(operation, clean) is None
+        check(clean)
+        return replace(made, after=lineage(clean), without=without_weights(clean))
