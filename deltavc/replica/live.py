@@ -161,8 +161,7 @@ class LiveVersion:
         ready, self._ready = self._ready, None
         try:
             with beside(self._devices):
-                attempts = iter([ready, None])  # the second one begins at what is live
-                return replanning(self._access.index, lambda: self._prepare(staged, next(attempts)))
+                return self._prepare(staged, ready)
         except BaseException:
             self._staging.clear()
             raise
@@ -170,15 +169,8 @@ class LiveVersion:
     def _prepare(self, staged: Staged, ready: Ready | None) -> int:
         begin = time.perf_counter()
         record = self._record(staged.version)
-        way = self._plan(staged.version, [self.version] if ready is None else [self.version, ready.version])
-        if ready is not None and way.start != ready.version:
-            ready = None
-        if ready is None:
-            self._staging.clear()
-        self._staging.cancelled = staged.cancelled
-        timings = Timings("fetch", "decode", "gather")
-        legs = walk.legs(way, self._access.objects, self._router.names)
-        nbytes = self._staging.walk(legs, self._access.objects, timings)
+        attempts = iter([ready, None])  # the second one begins at what is live
+        nbytes, ready = replanning(self._access.index, lambda: self._walk(staged, next(attempts)))
         moved = self._staging.moved()
         after = [(value + moved.get(cell, 0)) % MODULUS for cell, value in enumerate(self._position.shares)]
         try:
@@ -190,11 +182,24 @@ class LiveVersion:
         self._staging.check_cancelled()
         synchronize(self._devices)
         self._agree(final=False)
-        log.info("staged %s: %d edges, %d bytes, %s", record.id[:12], len(legs), nbytes, timings.as_dict())
         seconds = time.perf_counter() - begin
         in_all = (nbytes, seconds) if ready is None else (nbytes + ready.nbytes, seconds + ready.seconds)
         self._ready = Ready(staged, after, swaps, self._staging.num_lanes, *in_all)
         return nbytes
+
+    def _walk(self, staged: Staged, ready: Ready | None) -> tuple[int, Ready | None]:
+        """Walk to a version. Returns the bytes that were fetched, and what was ready before if it went on from there."""
+        way = self._plan(staged.version, [self.version] if ready is None else [self.version, ready.version])
+        if ready is not None and way.start != ready.version:
+            ready = None
+        if ready is None:
+            self._staging.clear()
+        self._staging.cancelled = staged.cancelled
+        timings = Timings("fetch", "decode", "gather")
+        legs = walk.legs(way, self._access.objects, self._router.names)
+        nbytes = self._staging.walk(legs, self._access.objects, timings)
+        log.info("walked to %s: %d edges, %d bytes, %s", staged.version[:12], len(legs), nbytes, timings.as_dict())
+        return nbytes, ready
 
     def _plan(self, version: str, held: Sequence[str]) -> Plan:
         return plan(self._access.index, version, held)

@@ -12,6 +12,7 @@ from deltavc.kernels import Part
 from deltavc.layout import Layout, TensorSpec
 from deltavc.lineage.plan import plan
 from deltavc.lineage.records import VersionRecord
+from deltavc.lineage.replan import replanning
 from deltavc.live import stored_name
 from deltavc.reader import proven_fingerprints
 
@@ -76,8 +77,12 @@ def expected_fingerprints(access: Access, record: VersionRecord) -> dict[str, in
     Raises:
         CorruptObject, MissingObject, NoPath
     """
-    way = plan(access.index, record.id, forward_only=True)
-    return proven_fingerprints(walk.legs(way, access.objects), record)
+
+    def attempt() -> dict[str, int]:
+        way = plan(access.index, record.id, forward_only=True)
+        return proven_fingerprints(walk.legs(way, access.objects), record)
+
+    return replanning(access.index, attempt)
 
 
 def check_layout(bound: Bound, other: Layout) -> None:
