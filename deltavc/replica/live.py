@@ -188,7 +188,7 @@ class LiveVersion:
         return nbytes
 
     def _walk(self, staged: Staged, ready: Ready | None) -> tuple[int, Ready | None]:
-        """Walk to a version. Returns the bytes that were fetched, and what was ready before if it went on from there."""
+        """Walk to a version. Returns the bytes fetched, and what was ready before, if it went on from there."""
         way = self._plan(staged.version, [self.version] if ready is None else [self.version, ready.version])
         if ready is not None and way.start != ready.version:
             ready = None
