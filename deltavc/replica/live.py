@@ -237,7 +237,10 @@ class LiveVersion:
             finally:
                 self._settle()
         except BaseException:
-            self._settle()  # whatever came in between
+            try:
+                self._settle()  # whatever came in between
+            finally:
+                self._give_up()
             raise
 
     def _swap(self, ready: Ready) -> Applied:
@@ -288,6 +291,14 @@ class LiveVersion:
                 self._undo()
                 if journal.told is not None:
                     self._tell(replace(journal.told, version=self.version))
+            self._journal = None
+        self._gate.open()
+
+    def _give_up(self) -> None:
+        """Leave the pause, which could not be settled twice, with weights that nobody may read."""
+        if self._journal is not None:
+            self._broken = self._broken or f"a move to {self._journal.target.version} could not be settled"
+            # Whatever is written from here on, this must not be undone over it.
             self._journal = None
         self._gate.open()
 

@@ -182,6 +182,34 @@ def test_a_hook_that_fails_for_the_old_version_too_makes_it_unusable(line):
         assert same(live, versions[last])
 
 
+def test_a_move_that_cannot_be_taken_back_makes_it_unusable_and_nobody_waits_or_takes_it_back_later(line, monkeypatch):
+    repo, versions = line
+    first, *_, last = versions
+    live = copied(versions[first])
+    broken = threading.Event()
+
+    def hook(applied):
+        if broken.is_set():
+            raise RuntimeError("gone")
+
+    def fail(swaps):
+        raise MemoryError("the device is gone")
+
+    with repo.replica(live, at=first, on_apply=hook) as found:
+        broken.set()
+        with monkeypatch.context() as patch:
+            patch.setattr(live_version, "undo_all", fail)
+            with pytest.raises(MemoryError):
+                found.move(last)
+        for call in (lambda: found.move(last), lambda: found.stage(last), lambda: found.reading().__enter__()):
+            with pytest.raises(ReplicaUnusable, match="could not be taken back"):
+                call()
+        broken.clear()
+        found.move(last, allow_long_pause=True)
+        assert found.state == "serving"
+        assert same(live, versions[last])
+
+
 def test_readers_never_see_two_versions(line):
     repo, versions = line
     live = copied(versions[repo.resolve("main")])
