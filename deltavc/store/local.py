@@ -249,4 +249,8 @@ def _stat(entry: os.DirEntry[str]) -> os.stat_result:
 
 
 def _time(found: os.stat_result) -> datetime:
-    return datetime.fromtimestamp(found.st_mtime_ns / 1e9, UTC)
+    """When an object got its name. Its last byte was written before that: for ever before, if its writer was stopped.
+
+    Renames and links set the time of the last change, and so does copying a store, whatever else is preserved.
+    """
+    return datetime.fromtimestamp(found.st_ctime_ns / 1e9, UTC)

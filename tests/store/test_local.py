@@ -104,6 +104,19 @@ def test_a_killed_writer_leaves_no_object_and_a_leftover_that_is_swept_when_old(
     assert files_below(root) == [root / "a/x"]
 
 
+def test_an_object_is_as_old_as_its_name(store):
+    """However long its writer was stopped between its last byte and that."""
+
+    def place(new, target):
+        os.utime(new.path, (0, 0))
+        return os.link(new.path, target) is None if target.endswith("created") else os.replace(new.path, target) is None
+
+    before = store.now()
+    for key in ("created", "put"):
+        store._write("write", key, lambda file: file.write(BODY), place)
+        assert before <= store.stat(key).modified <= store.now()
+
+
 def test_readers_never_see_half_an_object(store):
     store.put("x", b"\0" * 100_000)
     done = threading.Event()
