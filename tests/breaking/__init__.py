@@ -7,3 +7,7 @@
 
 `make test` runs a short profile: every few calls, a few processes. `make test-long` leaves none out.
 """
+
+import pytest
+
+pytest.register_assert_rewrite(*(f"tests.breaking.{name}" for name in ("whole", "once", "operations")))

@@ -1,11 +1,10 @@
 """A store in a directory whose clock a test can turn, for all processes that use it.
 
-/tmp/x/repo         objects, stamped by a clock that is ahead of this machine's
-/tmp/x/repo.ahead   by so many seconds
+/tmp/x/repo         objects, as old as the file system says
+/tmp/x/repo.turns   when the clock was turned, by this machine's clock, and how far it was ahead from then on
 """
 
 import contextlib
-import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,39 +13,42 @@ from deltavc.store.local import LocalStore
 
 
 class ClockedDirectory(LocalStore):
-    """Give it to `deltavc.opening.open_store`'s callers in the place of a LocalStore."""
+    """For `deltavc.opening.open_store`, in the place of a LocalStore."""
 
     def __init__(self, root, options=None):
         super().__init__(str(root))
 
-    @property
-    def ahead(self):
-        with contextlib.suppress(FileNotFoundError):
-            return float(Path(f"{self.url}.ahead").read_text())
-        return 0.0
-
     def wait(self, **how_long):
         """Let time go by."""
-        turned = Path(f"{self.url}.turned")
-        turned.write_text(str(self.ahead + timedelta(**how_long).total_seconds()))
-        turned.rename(f"{self.url}.ahead")
+        turns = self._turns()
+        ahead = turns[-1][1] + timedelta(**how_long).total_seconds()
+        lines = [f"{when} {far}\n" for when, far in [*turns, (time.time(), ahead)]]
+        new = Path(f"{self.url}.turning")
+        new.write_text("".join(lines))
+        new.rename(f"{self.url}.turns")
 
     def now(self):
-        return super().now() + timedelta(seconds=self.ahead)
+        return self._turned(super().now(), self._turns())
 
-    @contextlib.contextmanager
-    def _new_file(self, target):
-        with super()._new_file(target) as new:
-            self._stamp(new)
-            yield new
+    def stat(self, key):
+        return self._as_old_as_told(super().stat(key), self._turns())
 
-    def _write(self, operation, key, fill, place):
-        def stamped(new, target):
-            self._stamp(new)
-            return place(new, target)
+    def list(self, prefix=""):
+        turns = self._turns()
+        for found in super().list(prefix):
+            yield self._as_old_as_told(found, turns)
 
-        return super()._write(operation, key, fill, stamped)
+    def sweep(self, older_than=None):
+        return 0  # it would go by the clock of the file system
 
-    def _stamp(self, new):
-        now = time.time() + self.ahead
-        os.utime(new.path, (now, now))
+    def _turns(self):
+        with contextlib.suppress(FileNotFoundError):
+            lines = Path(f"{self.url}.turns").read_text().splitlines()
+            return [tuple(map(float, line.split())) for line in lines]
+        return [(0.0, 0.0)]
+
+    def _as_old_as_told(self, found, turns):
+        return type(found)(found.key, found.nbytes, self._turned(found.modified, turns))
+
+    def _turned(self, when, turns):
+        return when + timedelta(seconds=next(far for since, far in reversed(turns) if since <= when.timestamp()))

@@ -57,7 +57,7 @@ def template(name):
         store.wait(hours=operation.hours)
         _, clean = copied(store, repo)
         with clean:
-            assert operations.attempt(operation, clean) is None
+            operation.run(clean)
             check(clean)
             after, without = lineage(clean), without_weights(clean)
         _, kept = copied(store, repo)
@@ -69,14 +69,15 @@ class TemplateOnDisk:
     """The same in a directory, for processes. Its stores are `clocks.ClockedDirectory`s."""
 
     root: Path
+    hours: float
     before: Lineage
     after: Lineage
     without: frozenset
 
     def copy(self, root):
-        shutil.copytree(self.root, root)
-        shutil.copy(f"{self.root}.ahead", f"{root}.ahead")
-        return ClockedDirectory(root)
+        store = ClockedDirectory(shutil.copytree(self.root, root))
+        store.wait(hours=self.hours)  # now: a copy is as old as the copying
+        return store
 
 
 @functools.cache
@@ -88,10 +89,9 @@ def template_on_disk(name, directory):
         operations.grow(repo)
         before = lineage(repo)
         operation.first(repo)
-        repo._store.wait(hours=operation.hours)
-    made = TemplateOnDisk(root, before, before, frozenset())
+    made = TemplateOnDisk(root, operation.hours, before, before, frozenset())
     copy = made.copy(f"{root}-clean")
     with deltavc.open(copy.url) as clean:
-        assert operations.attempt(operation, clean) is None
+        operation.run(clean)
         check(clean)
         return replace(made, after=lineage(clean), without=without_weights(clean))
