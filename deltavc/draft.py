@@ -6,7 +6,7 @@ bytes for the clean-up to find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -94,12 +94,7 @@ class Draft:
 
     def lost(self, store: Store) -> str | None:
         """After it landed: what of it clean-up took before it did, if it took anything. Raises StoreError."""
-        for file in self.record.files.values():
-            try:
-                store.stat(file.key)
-            except ObjectMissing:
-                return f"{file.key} is gone"
-        return edges.lost(store, self.edges)
+        return lost(store, self.record, self.edges)
 
     def version(self, branch: str) -> Version:
         """What the caller gets to see of it."""
@@ -111,6 +106,16 @@ class Draft:
             stored_bytes=self.stored_bytes,
             timings=self.timings.as_dict(),
         )
+
+
+def lost(store: Store, record: VersionRecord, found: Sequence[EdgeRecord]) -> str | None:
+    """What of a version and its edges clean-up took, if it took anything. Raises StoreError."""
+    for file in record.files.values():
+        try:
+            store.stat(file.key)
+        except ObjectMissing:
+            return f"{file.key} is gone"
+    return edges.lost(store, found)
 
 
 def draft(
@@ -170,7 +175,8 @@ def draft(
             packs=packs,
             files=files,
         )
-        upload(access, made, new_layout=before is None or before.id != layout.id)
+        new_layout = before is None or before.id != layout.id
+        made.uploads = upload(access, record, layout, made.edges, timings, new_layout)
     except BaseException as error:
         for pack in packs:
             pack.abandon()
@@ -218,16 +224,23 @@ def record_of(
     )
 
 
-def upload(access: Access, made: Draft, new_layout: bool) -> None:
-    """Begin to upload a draft's records."""
-    objects: list[tuple[str, Any]] = [(edge.key, edge.body) for edge in made.edges]
-    objects.append((made.record.key, made.record.body))
+def upload(
+    access: Access,
+    record: VersionRecord,
+    layout: Layout,
+    made: Sequence[EdgeRecord],
+    timings: Timings,
+    new_layout: bool,
+) -> list[Future[None]]:
+    """Begin to upload the records of a commit, all but the ref entry."""
+    objects: list[tuple[str, Any]] = [(edge.key, edge.body) for edge in made]
+    objects.append((record.key, record.body))
     if new_layout:
-        objects.append((layout_key(made.layout.id), made.layout.body))
-    access.objects.add_layout(made.layout)
+        objects.append((layout_key(layout.id), layout.body))
+    access.objects.add_layout(layout)
 
     def put(key: str, body: bytes) -> None:
-        with made.timings.stage("upload"):
+        with timings.stage("upload"):
             access.store.put(key, body)
 
-    made.uploads = [access.transfers.submit(put, key, body) for key, body in objects]
+    return [access.transfers.submit(put, key, body) for key, body in objects]

@@ -11,8 +11,9 @@
     ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
     ├── NoPath  CleanUpRefused  WeightsTooLarge
     ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt  TooLate
-    └── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
-                        ReplicaClosed  PeerFailed  GroupBroken
+    ├── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
+    │                   ReplicaClosed
+    └── GroupError ── PeerFailed  GroupBroken
 
 An error carries its facts as fields, says one sentence about them, and hints at the next step. `kind` is
 a stable word for programs; `exit_code` is what the command line ends with.
@@ -49,6 +50,7 @@ __all__ = [
     "FormatUnsupported",
     "GraceTooShort",
     "GroupBroken",
+    "GroupError",
     "HookFailed",
     "InputError",
     "LayoutMismatch",
@@ -431,7 +433,10 @@ class CopiesDiffer(Corruption):
     ranks: tuple[tuple[int, ...], ...]
 
     kind = "copies_differ"
-    hint = "Nothing was moved. Find what wrote to the tensor on some ranks only; verify() finds the rank that is wrong."
+    hint = (
+        "Nothing was moved or committed. Find what wrote to the tensor on some ranks only; "
+        "of a replica group, verify() finds the rank that is wrong."
+    )
 
     def __str__(self) -> str:
         copies = " and ".join(f"on rank {', '.join(map(str, group))}" for group in self.ranks)
@@ -847,40 +852,6 @@ class ReplicaUnusable(ReplicaError):
         return f"the replica is unusable: {self.reason}"
 
 
-@dataclass(eq=False)
-class PeerFailed(ReplicaError):
-    """A call of a replica group failed on another rank, and so on all; `failure` is that error's kind."""
-
-    rank: int
-    failure: str
-    reason: str
-
-    kind = "peer_failed"
-    hint = "No rank has moved. See the error on that rank."
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} failed, so no rank moves: {self.reason}"
-
-
-@dataclass(eq=False)
-class GroupBroken(ReplicaError):
-    """Ranks of a replica group did not take part in a call within the time-out, or what they decide by is gone."""
-
-    call: str
-    ranks: tuple[int, ...]
-    reason: str
-
-    kind = "group_broken"
-    hint = (
-        "This rank has not moved. If the others live, make the call again on all ranks; "
-        "if not, start them and make a new replica group."
-    )
-
-    def __str__(self) -> str:
-        ranks = f"without rank {', '.join(map(str, self.ranks))}" if self.ranks else "without the others"
-        return f"{self.call} cannot be done {ranks}: {self.reason}"
-
-
 class ReplicaClosed(ReplicaError):
     """The replica was closed."""
 
@@ -889,3 +860,44 @@ class ReplicaClosed(ReplicaError):
 
     def __str__(self) -> str:
         return "the replica is closed"
+
+
+# --- groups of ranks ---
+
+
+class GroupError(DeltavcError):
+    """A call that all ranks of a group make failed on all of them."""
+
+
+@dataclass(eq=False)
+class PeerFailed(GroupError):
+    """A call of a group failed on another rank, and so on all; `failure` is that error's kind."""
+
+    rank: int
+    failure: str
+    reason: str
+
+    kind = "peer_failed"
+    hint = "Nothing was moved or committed, on any rank. See the error on that rank."
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} failed, and so the call on all ranks: {self.reason}"
+
+
+@dataclass(eq=False)
+class GroupBroken(GroupError):
+    """Ranks of a group did not take part in a call within the time-out, or what they decide by is gone."""
+
+    call: str
+    ranks: tuple[int, ...]
+    reason: str
+
+    kind = "group_broken"
+    hint = (
+        "This rank has moved and committed nothing. If the others live, make the call again on all ranks; "
+        "if not, start them and open the replica group, or the writer, anew."
+    )
+
+    def __str__(self) -> str:
+        ranks = f"without rank {', '.join(map(str, self.ranks))}" if self.ranks else "without the others"
+        return f"{self.call} cannot be done {ranks}: {self.reason}"

@@ -15,9 +15,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Self
 
-from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, StoreError, UnknownRef
+from deltavc.committing import Committing
+from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, UnknownRef
 from deltavc.freshness import Freshness
 from deltavc.keeping import Keeping
 from deltavc.lineage import names
@@ -28,7 +29,6 @@ from deltavc.lineage.settings import SettingsRef
 from deltavc.lineage.standing import has_way, move_to
 from deltavc.metadata import default_author
 from deltavc.serving import Serving
-from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.objects import Store
 from deltavc.store.transfers import DEFAULT_MEMORY, Transfers
 from deltavc.tending import Tending
@@ -39,18 +39,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from deltavc.access import Access
-    from deltavc.base import Keep
-    from deltavc.committer import OnBusy
     from deltavc.diff import Diff
     from deltavc.lineage.records import RefEntry
     from deltavc.reader import Checkout
     from deltavc.weights.state import State
-    from deltavc.writer import Told, Writer, WriterOptions
 
 log = logging.getLogger(__name__)
 
 
-class Repo(Keeping, Tending, Serving):
+class Repo(Committing, Keeping, Tending, Serving):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:
@@ -71,74 +68,6 @@ class Repo(Keeping, Tending, Serving):
     def database(self) -> str | None:
         """Where its database is, without a password; None when it was opened without one."""
         return self._index.place
-
-    # --- commit ---
-
-    def commit(
-        self,
-        state: State,
-        branch: str = "main",
-        message: str = "",
-        *,
-        parents: Sequence[str] | None = None,
-        memory: int = DEFAULT_MEMORY,
-        **told: Unpack[Told],
-    ) -> Version:
-        """Commit one state. A trainer that commits every step should keep a `writer` instead.
-
-        Args:
-            state: a mapping of names to tensors, a module, an iterable of pairs, or a checkpoint's path.
-            branch: it moves to the new version. One that does not exist is made when the repository is empty,
-                or when `parents` says where it starts.
-            parents: refs; the first has to be the branch's head. None means the head, an empty list no parent.
-            memory: bytes it may take beyond the state and the version before it.
-            told: step, metrics, meta, files, snapshot, codec, dtype, partial and author, as in `writer.Told`.
-
-        Raises:
-            UnknownRef: there are branches, and this is none of them.
-            BranchMoved: the branch is not at the first parent, or moved meanwhile; nothing was committed.
-            and what `Writer.commit` raises.
-        """
-        from deltavc.writer import WriterOptions
-
-        ids = None if parents is None else [self.resolve(parent) for parent in parents]
-        options = WriterOptions(keep="host", memory=memory)
-        with self._open_writer(branch, options, start=None if ids is None else tuple(ids[:1])) as writer:
-            return writer.commit(state, message, parents=ids, **told)
-
-    def writer(
-        self,
-        branch: str = "main",
-        *,
-        keep: Keep = "device",
-        memory: int = DEFAULT_MEMORY,
-        codec: str | None = None,
-        dtype: torch.dtype | str | None = None,
-        max_in_flight: int = 1,
-        on_busy: OnBusy = "wait",
-        snapshots: SnapshotPolicy = DEFAULT_POLICY,
-    ) -> Writer:
-        """Open a writer, which keeps the branch's last version to take changes from.
-
-        The arguments are explained with `deltavc.writer.WriterOptions`.
-
-        Raises:
-            UnknownRef: there are branches, and this is none of them: make it with `repo.branch(name, at)`.
-            UnknownCodec
-        """
-        from deltavc.writer import WriterOptions
-
-        options = WriterOptions(
-            keep=keep,
-            memory=memory,
-            codec=codec,
-            dtype=dtype,
-            max_in_flight=max_in_flight,
-            on_busy=on_busy,
-            snapshots=snapshots,
-        )
-        self._transfers.submit(self._sweep)
-        return self._open_writer(branch, options)
 
     def rollback(self, branch: str, to: str, reason: str = "") -> Version:
         """Move a branch back to an earlier version. Nothing is lost: the reflog keeps where it was, and why.
@@ -296,30 +225,6 @@ class Repo(Keeping, Tending, Serving):
 
         objects = Objects(self._store, self._transfers, memory)
         return Access(self._store, self._transfers, objects, self._refs, self._index, self._freshness, self._author)
-
-    def _open_writer(self, branch: str, options: WriterOptions, start: tuple[str, ...] | None = None) -> Writer:
-        """Open a writer; `start` says where a branch that does not exist begins: nowhere, or at a version."""
-        from deltavc.writer import Writer
-
-        ref = names.branch_ref(branch)
-        self._index.catch_up([ref])
-        entry = self._index.head(ref)  # not a newer one, whose version the database may not know
-        head = entry.new if entry is not None else None
-        if head is None and start is None and (entry is not None or self.branches()):
-            gone = "it was deleted" if entry is not None else "there is no branch of this name"
-            reason = f"{gone}; make it first: repo.branch, `deltavc branch`"
-            raise UnknownRef(branch, reason, tuple(self._index.branches()))
-        if start is not None and head is not None and (start[0] if start else None) != head:
-            raise BranchMoved(branch, start[0] if start else None, head)
-        at = head if head is not None else next(iter(start or ()), None)
-        return Writer(self._access(options.memory), branch, entry, at, options)
-
-    def _sweep(self) -> None:
-        """Remove what killed writers left half uploaded. It helps nobody at once, so it may fail."""
-        try:
-            self._store.sweep()
-        except StoreError as error:
-            log.info("unfinished uploads were not swept: %s", error)
 
     def _create(self, what: str, name: str, at: str) -> Version:
         ref = names.branch_ref(name) if what == "branch" else names.tag_ref(name)

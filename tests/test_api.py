@@ -77,8 +77,9 @@ TREE = {
     "WriterError": {"WriterBusy", "WriterClosed", "CommitAbandoned", "CommitInDoubt", "TooLate"},
     "ReplicaError": {
         *("NothingStaged", "StageCancelled", "StagingTooSmall", "ForeignWrite", "HookFailed", "ReplicaUnusable"),
-        *("ReplicaClosed", "PeerFailed", "GroupBroken"),
+        "ReplicaClosed",
     },
+    "GroupError": {"PeerFailed", "GroupBroken"},
 }
 
 VALUES = {

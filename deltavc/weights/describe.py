@@ -59,7 +59,7 @@ def check_tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise BadState(f"is not a tensor but a {type(value).__name__}", name)
     if type(value).__name__ == "DTensor":
-        raise BadState("is a DTensor, and commits of sharded states are not supported yet; gather it first", name)
+        raise BadState("is a DTensor, of which this process holds a part: commit with group=, on all ranks", name)
     if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         # A subclass that intercepts operations keeps its values elsewhere, if it has any.
         raise BadState(f"is a {type(value).__name__}, whose values are not in a storage of its own", name)

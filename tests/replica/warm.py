@@ -5,6 +5,7 @@ import torch
 import deltavc.lineage.resolve
 import deltavc.opening
 import deltavc.replica.opening_group
+import deltavc.sharded.opening
 import deltavc.store.local  # noqa: F401
 from deltavc import kernels
 from deltavc.change import Box, Dense

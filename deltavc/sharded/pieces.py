@@ -1,0 +1,142 @@
+"""Pieces: what one rank holds of a state that is spread over many.
+
+    value of the state                     piece
+    tensor                                 the whole tensor, which others may hold too
+    DTensor, Shard and Replicate           the box that its mesh and placements give this rank
+    deltavc.Shard                          the box that it says
+
+A piece is memory of this rank and where in the whole tensor it lies. Nothing is copied, and nothing is asked of
+other ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from deltavc.change import Box
+from deltavc.delta.codecs import zstd
+from deltavc.errors import BadState
+from deltavc.layout import Layout, TensorSpec
+from deltavc.live import named_tensors
+from deltavc.shard import Shard
+from deltavc.weights.state import StateView, open_state
+
+MAX_DESCRIPTION = 1 << 30
+"""Bytes of a description that another rank may send, unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The box that a rank holds of a tensor. tensor: the whole one, tied as on this rank. box: in lanes."""
+
+    tensor: TensorSpec
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A rank's part of a state, as `packing.read` reads it."""
+
+    pieces: Mapping[str, Piece]
+    _local: StateView
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any] | torch.nn.Module, dtype: torch.dtype | str | None = None) -> Pieces:
+        """Take in what a rank wants to commit: a mapping of names to tensors, DTensors and Shards, or a module.
+
+        Args:
+            dtype: as for a commit: floating tensors are cast to it as they are read.
+
+        Raises:
+            BadState, UnsupportedDtype: something in it cannot be committed.
+        """
+        found = {name: _held(name, value) for name, value in named_tensors(state).items()}
+        held = {name: shard for name, shard in found.items() if shard is not None}
+        view = _view({name: shard.tensor for name, shard in held.items()}, dtype)
+        pieces = {}
+        for local in view.layout.tensors:
+            shard = held[local.name]
+            whole = replace(local, shape=shard.global_shape)
+            inner = (0,) * (len(whole.lane_shape) - len(whole.shape))  # complex128 has lanes within elements
+            pieces[local.name] = Piece(whole, Box((*shard.offsets, *inner), local.lane_shape))
+        return cls(pieces, view)
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """This rank's memory of each tensor, by name. Names may share it, and be tied on no other rank."""
+        return {name: self._local.tensors[piece.tensor.tie or name] for name, piece in self.pieces.items()}
+
+    def lanes(self, name: str, box: Box) -> Tensor:
+        """The lanes of a box of a tensor, which lies in this rank's piece; as `StateView.lanes` gives them."""
+        piece = self.pieces[name]
+        return self._local.lanes(piece.tensor.tie or name, box.within(piece.box))
+
+    def description(self, files: Iterable[str]) -> bytes:
+        """What this rank holds, and the names of the files it was given, for the others."""
+        tensors = []
+        for name, piece in self.pieces.items():
+            spec, box, tie = piece.tensor, piece.box, piece.tensor.tie
+            if tie is not None and self.pieces[tie].box != box:
+                tie = None  # the same memory, as other parts of two tensors
+            tensors.append([name, spec.dtype, spec.shape, tie, box.offsets, box.lengths])
+        return zstd.compress(json.dumps({"tensors": tensors, "files": sorted(files)}).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What another rank says it holds."""
+
+    pieces: Mapping[str, Piece]
+    files: tuple[str, ...]
+
+    @classmethod
+    def read(cls, body: bytes) -> Description:
+        """What `Pieces.description` wrote."""
+        found = json.loads(zstd.decompress_within(body, 1, MAX_DESCRIPTION))
+        pieces = {
+            name: Piece(TensorSpec(name, dtype, tuple(shape), tie), Box(tuple(offsets), tuple(lengths)))
+            for name, dtype, shape, tie, offsets, lengths in found["tensors"]
+        }
+        return cls(pieces, tuple(found["files"]))
+
+
+def _view(tensors: Mapping[str, Tensor], dtype: torch.dtype | str | None) -> StateView:
+    return open_state(tensors, dtype) if tensors else StateView(Layout(()), {})
+
+
+def _held(name: Any, value: Any) -> Shard | None:
+    """What this rank holds under a name; None if that is nothing."""
+    if isinstance(value, Shard):
+        return value
+    if isinstance(value, DTensor):
+        return _part_of(name, value)
+    if isinstance(value, Tensor):
+        return Shard(value, tuple(value.shape), (0,) * value.dim())
+    raise BadState(f"is not a tensor but a {type(value).__name__}", str(name))
+
+
+def _part_of(name: str, value: DTensor) -> Shard | None:
+    for placement in value.placements:
+        if placement.is_partial():
+            reason = "its values are spread over ranks and not added up: redistribute it to Shard or Replicate first"
+            raise BadState(f"is a DTensor with a Partial placement; {reason}", name)
+    if value.device_mesh.get_coordinate() is None:
+        return None
+    with torch.no_grad():
+        local = value.to_local()
+    if isinstance(local, AsyncCollectiveTensor):
+        local = local.wait()
+    shape, offsets = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+    if tuple(local.shape) != tuple(shape):
+        has, due = list(local.shape), list(shape)
+        raise BadState(f"is a DTensor whose part here has the shape {has}, where its placements give {due}", name)
+    return Shard(local, tuple(value.shape), tuple(offsets))
