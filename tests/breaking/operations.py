@@ -74,7 +74,7 @@ def damage(repo):
 OPERATIONS = {
     "commit": Operation(lambda repo: commit(repo, 20), once=True),
     "commit with a snapshot": Operation(lambda repo: commit(repo, 20, snapshot=True), once=True),
-    "commit to a new branch": Operation(lambda repo: commit(repo, 20, "new", parents=["main@step:2"]), once=True),
+    "commit to a new branch": Operation(lambda repo: commit(repo, 20, "new", parents=["step:2"]), once=True),
     "branch": Operation(lambda repo: repo.branch("new", "step:2"), once=True),
     "delete": Operation(lambda repo: repo.delete_branch("side"), once=True),
     "tag": Operation(lambda repo: repo.tag("v2", "side"), once=True),
