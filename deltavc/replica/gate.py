@@ -10,34 +10,38 @@ import threading
 
 
 class Gate:
-    """Lets readers through, or one pause."""
+    """Lets readers through, or one pause.
+
+    A read is whatever object stands for it, so that it can be ended on any thread, as that of a generator may be, and
+    twice, or before it began, as after an interrupt.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._readers: dict[int, int] = {}  # how deep each thread is in
+        # Blocks take the lock itself: the ways in and out of a condition are Python, and an interrupt in them keeps it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._reads: dict[object, int] = {}  # the thread that began each
         self._pauser: int | None = None
 
     @property
     def reading(self) -> bool:
         """Whether the calling thread is reading."""
-        return threading.get_ident() in self._readers
+        with self._lock:
+            return threading.get_ident() in self._reads.values()
 
-    def enter(self) -> None:
+    def enter(self, read: object) -> None:
         """Begin to read, once there is no pause."""
         thread = threading.get_ident()
-        with self._changed:
-            if thread not in self._readers:
+        with self._lock:
+            if thread not in self._reads.values():
                 self._changed.wait_for(lambda: self._pauser in (None, thread))
-            self._readers[thread] = self._readers.get(thread, 0) + 1
+            self._reads[read] = thread
 
-    def leave(self) -> None:
-        """Stop reading."""
-        thread = threading.get_ident()
-        with self._changed:
-            self._readers[thread] -= 1
-            if not self._readers[thread]:
-                del self._readers[thread]
-                self._changed.notify_all()
+    def leave(self, read: object) -> None:
+        """Stop reading. Does nothing if this was not begun, or has ended."""
+        with self._lock:
+            self._reads.pop(read, None)
+            self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> None:
         """Begin a pause: wait until nobody reads, and let nobody begin.
@@ -45,13 +49,13 @@ class Gate:
         Raises:
             TimeoutError: somebody still reads after so many seconds. The pause has begun nevertheless.
         """
-        with self._changed:
+        with self._lock:
             self._pauser = threading.get_ident()
-            if not self._changed.wait_for(lambda: not self._readers.keys() - {self._pauser}, timeout):
+            if not self._changed.wait_for(lambda: not {*self._reads.values()} - {self._pauser}, timeout):
                 raise TimeoutError(f"readers did not leave within {timeout:g} seconds")
 
     def open(self) -> None:
         """End the pause. Does nothing if there is none."""
-        with self._changed:
+        with self._lock:
             self._pauser = None
             self._changed.notify_all()

@@ -128,12 +128,17 @@ class LiveVersion:
         Raises:
             ReplicaUnusable: the live tensors may be no version.
         """
-        self._gate.enter()
+        read = object()
         try:
-            self.check_usable()
-            yield self.version
-        finally:
-            self._gate.leave()
+            try:
+                self._gate.enter(read)
+                self.check_usable()
+                yield self.version
+            finally:
+                self._gate.leave(read)
+        except BaseException:
+            self._gate.leave(read)  # whatever came in between
+            raise
 
     def close(self) -> None:
         """Let go of the live tensors and the staging memory. What is being staged is cancelled. May be called twice."""

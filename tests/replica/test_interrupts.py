@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import random
 import signal
 import sys
 import threading
@@ -237,6 +238,51 @@ def test_readers_never_see_two_versions(line):
             reader.join()
     assert not wrong
     assert num_read > 40
+
+
+def test_ctrl_c_at_any_moment_of_reading_keeps_nobody_waiting(line):
+    repo, versions = line
+    pick = random.Random(1)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with repo.replica(copied(versions[repo.resolve("main")]), at="main") as found:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            for _ in range(1000):
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, pick.uniform(1e-5, 2e-4))
+                    while True:
+                        with found.reading():
+                            pass
+                assert not found._gate.reading
+                checking = threading.Thread(target=found._gate.open)
+                checking.start()
+                checking.join(10)
+                assert not checking.is_alive()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        found.move("main~1")
+
+
+def test_a_read_may_end_on_another_thread_than_it_began_on(line):
+    repo, versions = line
+
+    def tokens():
+        with found.reading() as version:
+            yield version
+            yield version
+
+    with repo.replica(copied(versions[repo.resolve("main")]), at="main") as found:
+        answer = tokens()
+        rest = []
+        ending = threading.Thread(target=lambda: rest.extend(answer))
+        first = next(answer)
+        ending.start()
+        ending.join()
+        assert rest == [first]
+        found.move("main~1")
 
 
 def test_apply_inside_reading_is_refused_rather_than_waited_for_forever(line):
