@@ -77,6 +77,17 @@ class PostgresServer:
             connection.execute(f"CREATE DATABASE {name}")
         return self._server.get_uri(database=name, driver="psycopg")
 
+    def abort(self):
+        """End the server as a crash does. Its data is left as it is."""
+        process = self._server.get_postmaster_info().process
+        process.send_signal(signal.SIGQUIT)
+        process.wait(60)
+
+    def start_again(self):
+        """Start the server that was ended, with the data it left."""
+        with self._server._lock:
+            self._server.ensure_postgres_running()
+
 
 @pytest.fixture(scope="session")
 def s3():
@@ -153,6 +164,17 @@ def start_s3(directory, attempts=4):
             return process, ports, log
         stop(process, ports)
     raise RuntimeError(f"the S3 server did not start:\n{tail(log)}")
+
+
+def start_again(home, ports):
+    """Start an S3 server that was killed, with the data it left."""
+    with (home / "log").open("ab") as output:
+        process = subprocess.Popen(
+            s3_command(home, ports), stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=end_with_us
+        )
+    endpoint = f"http://127.0.0.1:{ports['s3.port']}"
+    assert answers(endpoint, process)
+    return process
 
 
 def tail(log):

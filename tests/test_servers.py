@@ -3,8 +3,6 @@
 import json
 import logging
 import secrets
-import subprocess
-import time
 
 import psycopg
 import pytest
@@ -12,7 +10,6 @@ import torch
 
 import deltavc
 from deltavc.errors import (
-    CommitInDoubt,
     DatabaseNeeded,
     DatabaseUnavailable,
     DeltavcError,
@@ -22,7 +19,6 @@ from deltavc.errors import (
 )
 from deltavc.store.cache import CachedStore
 from deltavc.store.objects import open_store
-from tests.servers import S3Server, answers, s3_command, start_s3, stop, temporary_directory
 from tests.states import copied, of_every_dtype, random_bits, same, stepped
 
 pytestmark = pytest.mark.servers
@@ -284,50 +280,3 @@ def test_the_local_cache_keeps_within_its_bounds(repo, place, cache, monkeypatch
             assert same(bounded.checkout(version), state)
     nbytes = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
     assert 1 << 20 < nbytes < 5 << 20
-
-
-# --- a server that goes away ---
-
-
-def state_at(step):
-    return {"x": random_bits("uint8", (3_000_000,), step), "step": torch.tensor(step)}
-
-
-@pytest.mark.long
-def test_a_server_that_stops_during_commits_costs_what_was_not_committed_and_nothing_else(postgres):
-    with temporary_directory("deltavc-s3-") as directory:
-        process, ports, log = start_s3(directory)
-        try:
-            endpoint = f"http://127.0.0.1:{ports['s3.port']}"
-            server = S3Server(endpoint)
-            place = {"url": server.new_bucket(), "storage_options": server.storage_options}
-            with deltavc.init(**place, db=postgres.new_database()) as repo, repo.writer() as writer:
-                writer.commit(state_at(0), step=0)
-                future = writer.commit_async(state_at(1), step=1)
-                process.kill()
-                process.wait()
-                started = time.monotonic()
-                with pytest.raises((StoreUnavailable, CommitInDoubt)):
-                    future.result()
-                with pytest.raises((StoreUnavailable, CommitInDoubt)):
-                    writer.commit(state_at(2), step=2)
-                assert time.monotonic() - started < 150
-                process = start_again(log.parent, ports)
-                writer.commit(state_at(3), step=3)
-                found = [version.step for version in repo.log()][::-1]
-                assert found in ([0, 3], [0, 1, 3], [0, 2, 3])
-            with deltavc.open(**place, db="sqlite://") as anew:
-                assert [version.step for version in anew.log()][::-1] == found
-                for version in anew.log():
-                    assert same(anew.checkout(version.id), state_at(version.step))
-        finally:
-            stop(process, ports)
-
-
-def start_again(home, ports):
-    """Start a server that was stopped, with the data it left."""
-    with (home / "log").open("ab") as output:
-        process = subprocess.Popen(s3_command(home, ports), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    endpoint = f"http://127.0.0.1:{ports['s3.port']}"
-    assert answers(endpoint, process)
-    return process

@@ -16,8 +16,7 @@ from deltavc.errors import DatabaseUnavailable, StoreDenied, StoreUnavailable, U
 from deltavc.store import retry
 from deltavc.watch import Watch
 from tests.faults import faulty
-from tests.servers import S3Server, start_s3, stop, temporary_directory
-from tests.test_servers import start_again
+from tests.servers import S3Server, start_again, start_s3, stop, temporary_directory
 
 
 @pytest.fixture

@@ -26,9 +26,8 @@ from deltavc.errors import (
 )
 from deltavc.replica import following as following_module
 from tests.faults import faulty
-from tests.servers import S3Server, start_s3, stop, temporary_directory
+from tests.servers import S3Server, start_again, start_s3, stop, temporary_directory
 from tests.states import random_bits, same, stepped
-from tests.test_servers import start_again
 
 EVERY = 0.02
 fresh = multiprocessing.get_context("forkserver")

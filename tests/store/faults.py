@@ -9,19 +9,24 @@ import itertools
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 
+DELAY = 0.5
+"""Seconds that a slow answer takes."""
+
 
 class FaultProxy:
-    """Faults: 503 (answered at once), reset (request lost), lost (served, answer lost), cut (half an answer)."""
+    """Faults: 503 (answered at once), reset (request lost), lost (served, answer lost), cut (half an answer), slow."""
 
     def __init__(self, endpoint):
         self.target = urlsplit(endpoint).netloc
         self.requests = []  # method and path of each
+        self.num_failed = 0
         self._planned = deque()
         self._recurring = (itertools.repeat(None), None)
         self._lock = threading.Lock()
@@ -58,9 +63,12 @@ class FaultProxy:
         with self._lock:
             self.requests.append((method, path))
             if self._planned and self._planned[0][1] in (None, method):
-                return self._planned.popleft()[0]
-            turns, only = self._recurring
-            return next(turns) if only in (None, method) else None
+                fault = self._planned.popleft()[0]
+            else:
+                turns, only = self._recurring
+                fault = next(turns) if only in (None, method) else None
+            self.num_failed += fault is not None
+            return fault
 
 
 class Server(ThreadingHTTPServer):
@@ -82,6 +90,8 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "reset":
             self.reset()
         else:
+            if fault == "slow":
+                time.sleep(DELAY)
             answer = self.forward(proxy.target, body)
             if fault == "lost":
                 self.reset()
