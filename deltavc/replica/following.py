@@ -69,7 +69,8 @@ class ReplicaFollower:
         self._failed: str | None = None  # the version that `error` is about
         self._offered: str | None = None  # the version that is staged for safe_point
         self._applying = threading.Lock()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._stopped = threading.Event()
         self._watch = Watch(index, ref, every=every)
         replica.check_usable()
@@ -106,16 +107,17 @@ class ReplicaFollower:
         if self._offered is None:
             self._replica.check_usable()
             return None
-        if not self._applying.acquire(blocking=False):  # another thread applies it, or it is being taken back
+        if self._applying.locked():  # another thread applies it, or it is being taken back
             return None
+        self._replica.check_outside("safe_point")
         try:
-            return self._apply_offered()
+            with self._applying:
+                return self._apply_offered()
         except DeltavcError as error:
             self._offered = None
             self._end(error)
             raise
         finally:
-            self._applying.release()
             self._notify()
 
     def wait_for(self, ref: str, timeout: float | None = None) -> None:
@@ -131,7 +133,7 @@ class ReplicaFollower:
         """
         version = resolve(self._index, ref)
         begin = time.monotonic()
-        with self._changed:
+        with self._lock:
             while not self._was_at(version, begin):
                 error = self.error
                 if error is not None and (self._failed == version or not self.running):
@@ -243,7 +245,7 @@ class ReplicaFollower:
         """Let `safe_point` apply what is staged, and wait for that, though not longer than from one look to the next:
         then there may be a newer version to stage on top of it."""
         self._offered = version
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._offered is None or self._stopped.is_set(), self._every)
 
     def _withdraw(self) -> None:
@@ -313,5 +315,5 @@ class ReplicaFollower:
         return any(span.version == version for span in spans if span.end is None or span.end >= begin)
 
     def _notify(self) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()

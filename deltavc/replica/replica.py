@@ -11,6 +11,7 @@ replica's own thread, one after the other, so that an interrupt ends a caller's 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,6 +29,8 @@ class Replica(LiveVersion):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._follower: ReplicaFollower | None = None
+        self._moving = threading.Lock()
+        self._stages: list[Staged] = []
 
     # --- moving ---
 
@@ -42,9 +45,11 @@ class Replica(LiveVersion):
             and, from the `Staged` that is returned: StagingTooSmall, StageCancelled; LayoutMismatch, when the version
             has other tensors; WrongWeights, CorruptObject, MissingObject, NoPath, StoreError. Then nothing is staged.
         """
+        self.check_outside("stage", reading=False)
         self.check_usable()
         version = resolve(self._access.index, ref)
         staged = Staged(version)
+        self._stages = [*(each for each in self._stages if not each.done), staged]
         self._staged = staged.of(self._worker.submit(partial(self._stage, staged)))
         return staged
 
@@ -61,8 +66,7 @@ class Replica(LiveVersion):
             HookFailed: on_apply raised; the old values went back, and it ran again for the old version.
             ReplicaUnusable, ReplicaClosed
         """
-        if self._gate.reading:
-            raise RuntimeError("apply was called inside reading(), which it would wait for: leave that first")
+        self.check_outside("apply")
         self.check_usable()
         staged = self._staged
         if staged is None:
@@ -71,7 +75,7 @@ class Replica(LiveVersion):
         return self._worker.run(self._apply)
 
     def move(self, ref: str, *, allow_long_pause: bool = False) -> Applied:
-        """Stage and apply.
+        """Stage and apply. Of several threads, one moves after another.
 
         Args:
             allow_long_pause: when the change does not fit into the staging memory, or the replica is unusable, write
@@ -80,21 +84,21 @@ class Replica(LiveVersion):
         Raises:
             what `stage` and `apply` raise.
         """
-        if self._broken is None:
-            staged = self.stage(ref)
-            try:
-                staged.wait()
-            except StagingTooSmall:
-                if not allow_long_pause:
-                    raise
-            else:
-                return self.apply()
-        elif not allow_long_pause:
-            raise ReplicaUnusable(self._broken)
-        if self._gate.reading:
-            raise RuntimeError("move was called inside reading(), which it would wait for: leave that first")
-        version = resolve(self._access.index, ref)
-        return self._worker.run(partial(self._rewrite, version))
+        self.check_outside("move")
+        with self._moving:
+            if self._broken is None:
+                staged = self.stage(ref)
+                try:
+                    staged.wait()
+                except StagingTooSmall:
+                    if not allow_long_pause:
+                        raise
+                else:
+                    return self.apply()
+            elif not allow_long_pause:
+                raise ReplicaUnusable(self._broken)
+            version = resolve(self._access.index, ref)
+            return self._worker.run(partial(self._rewrite, version))
 
     def verify(self) -> None:
         """Read all live tensors and compare their fingerprints with those of the version.
@@ -105,6 +109,7 @@ class Replica(LiveVersion):
             WrongWeights: the tensors named hold something else. The replica is unusable.
             ReplicaClosed
         """
+        self.check_outside("verify", reading=False)
         self._worker.run(self._verify)
 
     def follow(
@@ -139,7 +144,19 @@ class Replica(LiveVersion):
         return self._follower
 
     def close(self) -> None:
-        """Let go of the live tensors and the staging memory. What is being staged is cancelled. May be called twice."""
+        """Let go of the live tensors and the staging memory. What is being staged is cancelled, and a pause that has
+        begun is waited for, so do not call it inside `reading`. May be called twice."""
+        self.check_outside("close", reading=False)
         if self._follower is not None:
             self._follower.close()
+        for staged in self._stages:
+            staged.cancel()
         super().close()
+
+    def check_outside(self, verb: str, *, reading: bool = True) -> None:
+        """Raise RuntimeError inside `on_apply` and, unless reading is False, inside `reading`, for what waits for them
+        to end."""
+        if self._worker.inside:
+            raise RuntimeError(f"{verb} was called inside on_apply, which it would wait for: call it afterwards")
+        if reading and self._gate.reading:
+            raise RuntimeError(f"{verb} was called inside reading(), which it would wait for: leave that first")

@@ -26,11 +26,17 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._queue: _Queue = SimpleQueue()
+        self._lock = threading.Lock()  # so that no job comes to lie behind the end of the queue
         self._pid = os.getpid()
         self._closed = False
         self._thread = threading.Thread(target=_work, args=(self._queue,), name=name, daemon=True)
         self._thread.start()
         self._stop = weakref.finalize(self, self._queue.put, None)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is this thread."""
+        return threading.current_thread() is self._thread
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
         """Have a job done after those before it.
@@ -38,7 +44,7 @@ class Worker:
         Raises:
             ReplicaClosed: also in a forked child, which has no such thread.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             raise ReplicaClosed
         future: Future[T] = Future()
 
@@ -50,7 +56,10 @@ class Worker:
             else:
                 future.set_result(result)
 
-        self._queue.put(run)
+        with self._lock:
+            if self._closed:
+                raise ReplicaClosed
+            self._queue.put(run)
         return future
 
     def run(self, job: Callable[[], T]) -> T:
@@ -58,7 +67,7 @@ class Worker:
 
         On this thread itself, it is done at once.
         """
-        if threading.current_thread() is self._thread:
+        if self.inside:
             return job()
         future = self.submit(job)
         try:
@@ -70,9 +79,12 @@ class Worker:
 
     def close(self) -> None:
         """Take no more jobs. Those before it are done first."""
-        self._closed = True
-        self._stop()
-        if os.getpid() == self._pid and threading.current_thread() is not self._thread:
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._closed = True
+            self._stop()
+        if not self.inside:
             self._thread.join()
 
 

@@ -290,7 +290,7 @@ def test_apply_inside_reading_is_refused_rather_than_waited_for_forever(line):
     with repo.replica(copied(versions[repo.resolve("main")]), at="main") as found:
         with found.reading(), pytest.raises(RuntimeError, match="leave that first"):
             found.move("main~1")
-        found.apply()
+        found.move("main~1")
 
 
 def test_the_hook_may_ask_the_replica(line):
@@ -305,6 +305,25 @@ def test_the_hook_may_ask_the_replica(line):
     with repo.replica(live, at="main", on_apply=hook) as found:
         found.move("main~2")
     assert seen == [(repo.resolve("main"), "applying", repo.resolve("main~2"))]
+
+
+def test_what_would_wait_for_the_pause_to_end_is_refused_inside_the_hook(line):
+    repo, versions = line
+    last = repo.resolve("main")
+    live = copied(versions[last])
+    refused = []
+
+    def hook(applied):
+        for call in (lambda: found.stage("main"), found.apply, lambda: found.move("main"), found.verify, found.close):
+            with pytest.raises(RuntimeError, match="inside on_apply"):
+                call()
+            refused.append(applied.version)
+
+    with repo.replica(live, at="main", on_apply=hook) as found:
+        found.move("main~1")
+        assert refused == [repo.resolve("main~1")] * 5
+        assert found.state == "serving"
+        assert same(live, versions[found.version])
 
 
 def test_history_tells_which_version_was_live_at_any_time(line):

@@ -1,8 +1,10 @@
 """A store that fails, damages or loses what staging reads: live tensors stay as they are, or another way is found."""
 
+import threading
+
 import pytest
 
-from deltavc.errors import CorruptObject, MissingObject, NoPath, StoreUnavailable
+from deltavc.errors import CorruptObject, MissingObject, NoPath, StageCancelled, StoreUnavailable
 from tests.faults import faulty
 from tests.replica.samples import line_of, small_state
 from tests.states import copied, random_bits, same
@@ -41,6 +43,23 @@ def test_a_store_that_dies_at_any_call_of_staging_leaves_the_live_tensors(line):
         assert nth > 3
         replica.apply()
         assert same(live, versions[last])
+
+
+def test_closing_cancels_all_that_is_being_staged(line):
+    repo, versions = line
+    first, second, *_, last = versions
+    replica = repo.replica(copied(versions[first]), at=first)
+    with repo._store.held(when=lambda key: key.startswith("packs/")):
+        staged = [replica.stage(second), replica.stage(last)]
+        closing = threading.Thread(target=replica.close)
+        closing.start()
+        while not all(each.cancelled.is_set() for each in staged):
+            closing.join(0.01)
+            assert closing.is_alive()
+    closing.join()
+    for each in staged:
+        with pytest.raises(StageCancelled):
+            each.wait()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])

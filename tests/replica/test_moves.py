@@ -191,6 +191,26 @@ def test_a_cancelled_stage_leaves_nothing_staged(line):
         assert same(live, versions[repo.resolve("main~3")])
 
 
+def test_of_several_threads_one_moves_after_another(line):
+    repo, versions = line
+    live = copied(versions[repo.resolve("main")])
+    made = []
+    with repo.replica(live, at="main") as replica:
+
+        def move(target):
+            for _ in range(5):
+                made.append((replica.move(target).version, target))
+
+        threads = [threading.Thread(target=move, args=(target,)) for target in versions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made) == 5 * len(versions)
+        assert all(version == target for version, target in made)
+        assert same(live, versions[replica.version])
+
+
 def test_a_version_with_other_tensors_is_refused_by_name(line):
     repo, versions = line
     state = copied(versions[repo.resolve("main")]) | {"more": torch.ones(3)}
