@@ -6,11 +6,13 @@ outcomes = in_ranks(3, work, *args)     # work(rank, *args) in each process: wha
 import contextlib
 import multiprocessing
 import os
+import signal
 import socket
 import threading
 import time
 import traceback
 from datetime import timedelta
+from multiprocessing import connection
 
 import torch
 import torch.distributed as dist
@@ -45,20 +47,14 @@ def in_ranks(size, work, *args, host=None):
             store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         port = _free_port() if store is None else store.port
         ends = []
-        over = fresh.Event()
-        stack.callback(over.set)
         for rank in range(size):
             here, there = fresh.Pipe(duplex=False)
-            process = fresh.Process(target=_main, args=(there, over, rank, size, port, host, work, args))
+            process = fresh.Process(target=_main, args=(there, rank, size, port, host, work, args))
             process.start()
             stack.callback(_end, process)
             there.close()
             ends.append(here)
-        outcomes = [_heard(here) for here in ends]
-    for outcome in outcomes:
-        if isinstance(outcome, _Raised):
-            raise AssertionError(outcome.trace)
-    return outcomes
+        return _heard(ends)
 
 
 def held_by(rank, size, state):
@@ -151,7 +147,7 @@ class _Raised:
         self.trace = trace
 
 
-def _main(there, over, rank, size, port, host, work, args):
+def _main(there, rank, size, port, host, work, args):
     torch.set_num_threads(1)
     patience = timedelta(seconds=PATIENCE)
     store = dist.TCPStore("127.0.0.1", port, None, rank == host, patience, wait_for_workers=False)
@@ -162,17 +158,24 @@ def _main(there, over, rank, size, port, host, work, args):
         outcome = _Raised(f"on rank {rank}: {traceback.format_exc()}")
     there.send(outcome)
     if rank == host:
-        over.wait()  # the others may need the store still
+        signal.pause()  # the others may need the store still; the test ends this process
     os._exit(0)
 
 
-def _heard(here):
-    if not here.poll(PATIENCE):
-        raise AssertionError("a rank hangs")
-    try:
-        return here.recv()
-    except EOFError:
-        return DIED
+def _heard(ends):
+    """What every rank says, in whatever order they do."""
+    outcomes = {}
+    while len(outcomes) < len(ends):
+        ready = connection.wait([end for end in ends if end not in outcomes], PATIENCE)
+        assert ready, "a rank hangs"
+        for end in ready:
+            try:
+                outcomes[end] = end.recv()
+            except EOFError:
+                outcomes[end] = DIED
+            if isinstance(outcomes[end], _Raised):
+                raise AssertionError(outcomes[end].trace)
+    return [outcomes[end] for end in ends]
 
 
 def _end(process):

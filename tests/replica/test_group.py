@@ -3,10 +3,12 @@
 import os
 import random
 import signal
+import threading
 import time
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import deltavc
 from deltavc.errors import (
@@ -102,12 +104,6 @@ def test_no_rank_serves_a_version_after_another_serves_the_next(line):
 # --- what is held ---
 
 
-def opened(rank, url, versions, spoil, **options):
-    here = Rank(rank, SIZE, url, versions, **options)
-    spoil(rank, here)
-    return ends_of(here.__enter__)
-
-
 def copy_differs(rank, here):
     if rank == 1:
         here.live["norm"].view(torch.int32)[3] ^= 1
@@ -124,53 +120,55 @@ def shards_overlap(rank, here):
     here.bindings["embed"] = deltavc.Shard(here.live["embed_rows"], (300, 64), (rows.start, 0))
 
 
-def nobody_holds(rank, here):
+def nobody_holds_one(rank, here):
     here.live.pop("scale", None)
 
 
-def half_is_held(rank, here):
+def nobody_holds_a_third(rank, here):
     if rank == 1:
         del here.live["embed_rows"], here.bindings["embed"]
 
 
-def one_does_not_bind(rank, here):
+def one_is_not_bound(rank, here):
     if rank == 1:
         here.live["stray"] = torch.zeros(3)
 
 
-def test_copies_that_differ_are_told_with_tensor_and_ranks_everywhere(line):
-    for error in in_ranks(SIZE, opened, *line, copy_differs):
-        assert isinstance(error, CopiesDiffer)
-        assert (error.tensor, error.ranks) == ("norm", ((0, 2), (1,)))
+SPOILT = [copy_differs, shard_differs, shards_overlap, nobody_holds_one, nobody_holds_a_third, one_is_not_bound]
 
 
-def test_shards_that_are_not_the_version_are_told_everywhere(line):
-    for error in in_ranks(SIZE, opened, *line, shard_differs):
-        assert isinstance(error, WrongWeights)
-        assert error.tensors == ("embed",)
+def openings(rank, url, versions):
+    """How opening a group ends, one time after another, when something is wrong; and that it does when nothing is."""
+    errors = {}
+    for spoil in SPOILT:
+        here = Rank(rank, SIZE, url, versions)
+        spoil(rank, here)
+        errors[spoil.__name__] = ends_of(here.__enter__)
+    with Rank(rank, SIZE, url, versions) as (group, _):
+        group.move("main")
+    return errors
 
 
-@pytest.mark.parametrize(
-    ("spoil", "tensor", "words"),
-    [
-        (shards_overlap, "embed", "held by rank 0 and rank 1 in boxes that overlap"),
-        (nobody_holds, "scale", "no rank holds it"),
-        (half_is_held, "embed", "6400 of 19200 lanes that no rank holds"),
-    ],
-)
-def test_what_does_not_make_up_the_version_is_refused_everywhere(line, spoil, tensor, words):
-    for error in in_ranks(SIZE, opened, *line, spoil):
-        assert isinstance(error, LayoutMismatch)
-        assert error.tensor == tensor
-        assert words in str(error)
-
-
-def test_a_rank_that_cannot_be_bound_is_named_to_the_others(line):
-    first, second, third = in_ranks(SIZE, opened, *line, one_does_not_bind)
+def test_what_is_not_a_version_together_is_refused_with_the_same_words_everywhere(line):
+    outcomes = in_ranks(SIZE, openings, *line)
+    for errors in outcomes:
+        copies = errors["copy_differs"]
+        assert isinstance(copies, CopiesDiffer)
+        assert (copies.tensor, copies.ranks) == ("norm", ((0, 2), (1,)))
+        assert isinstance(errors["shard_differs"], WrongWeights)
+        assert errors["shard_differs"].tensors == ("embed",)
+        for spoil, tensor, words in [
+            ("shards_overlap", "embed", "held by rank 0 and rank 1 in boxes that overlap"),
+            ("nobody_holds_one", "scale", "no rank holds it"),
+            ("nobody_holds_a_third", "embed", "6400 of 19200 lanes that no rank holds"),
+        ]:
+            assert isinstance(errors[spoil], LayoutMismatch)
+            assert errors[spoil].tensor == tensor
+            assert words in str(errors[spoil])
+    first, second, third = (errors["one_is_not_bound"] for errors in outcomes)
     assert isinstance(second, LayoutMismatch)
     for error in (first, third):
-        assert isinstance(error, PeerFailed)
-        assert (error.rank, error.failure) == (1, "layout_mismatch")
+        assert (error.kind, error.rank, error.failure) == (PeerFailed.kind, 1, LayoutMismatch.kind)
 
 
 def ignoring(rank, url, versions):
@@ -305,6 +303,59 @@ def test_errors_that_all_ranks_meet_leave_them_in_step(line):
     assert in_ranks(SIZE, nothing_to_go_to, *line) == [["unknown_ref", "nothing_staged"]] * SIZE
 
 
+def stuck_reader(rank, url, versions):
+    last = list(versions)[-1]
+    with Rank(rank, SIZE, url, versions, timeout=1.0) as (group, here):
+        group.stage(last).wait()
+        stop, inside = threading.Event(), threading.Event()
+
+        def read():
+            with group.reading():
+                inside.set()
+                stop.wait()
+
+        reader = threading.Thread(target=read)
+        if rank == 1:
+            reader.start()
+            inside.wait()
+        error = ends_of(group.apply)
+        stop.set()
+        found = here.report(error)
+        group.move(last)
+        return found, here.report()
+
+
+def test_readers_that_do_not_leave_stop_a_move_of_all(line):
+    url, versions = line
+    first, *_, last = versions
+    for (served, kind, _), after in in_ranks(SIZE, stuck_reader, url, versions):
+        assert served == first
+        assert kind in ("TimeoutError", "group_broken", "peer_failed")
+        assert after[0] == last
+
+
+def two_groups(rank, url, versions):
+    first, *_, last = versions
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    half, place = divmod(rank, 2)
+    live, bindings = held_by(place, 2, versions[first])
+    with (
+        deltavc.open(url, db="sqlite://") as repo,
+        repo.replica_group(live, first, bindings=bindings, group=pairs[half]) as group,
+    ):
+        if half:
+            group.move(last)
+        assert (group.rank, group.size) == (place, 2)
+        assert same(live, held_by(place, 2, versions[group.version])[0])
+        return group.version
+
+
+def test_groups_of_one_job_go_their_own_ways(line):
+    url, versions = line
+    first, *_, last = versions
+    assert in_ranks(4, two_groups, url, versions) == [first, first, last, last]
+
+
 def different_calls(rank, url, versions):
     with Rank(rank, SIZE, url, versions) as (group, _):
         error = ends_of(group.verify if rank == 1 else group.apply)
@@ -365,7 +416,7 @@ def test_a_rank_that_is_late_stops_the_move_and_the_next_one_succeeds(line):
         assert after[0] == second
 
 
-def kill():
+def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -373,40 +424,37 @@ def freeze():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def at_step(step, end, here):
-    """Let this process end at a step of its next move."""
+def at_step(step, here):
+    """Let this process die at a step of its next move."""
     vote, attend, decided, learn = Call._vote, Call._attend, Call._decided, Call._learn
 
-    def ended(*_):
-        end()
-
     if step == "staging":
-        groups.ReplicaGroup._prove = ended
+        groups.ReplicaGroup._prove = kill
     elif step == "summing":
-        Exchange.sum = ended
+        Exchange.sum = kill
     elif step == "comparing":
-        groups.compare_all = ended
+        groups.compare_all = kill
     elif step == "writing":
-        groups.write_all = ended
+        groups.write_all = kill
     elif step == "hook":
-        here.hook = ended
+        here.hook = kill
     elif step == "voting":
-        Call._vote = lambda call, *args: end() if call._final else vote(call, *args)
+        Call._vote = lambda call, *args: kill() if call._final else vote(call, *args)
     elif step == "voted":
-        Call._attend = lambda call, *args: end() if call._final else attend(call, *args)
-        Call._decided = lambda call, *args: end() if call._final else decided(call, *args)
+        Call._attend = lambda call, *args: kill() if call._final else attend(call, *args)
+        Call._decided = lambda call, *args: kill() if call._final else decided(call, *args)
     elif step == "decided":
-        Call._learn = lambda call, decision: end() if call._final else learn(call, decision)
+        Call._learn = lambda call, decision: kill() if call._final else learn(call, decision)
     elif step == "taking":
-        groups.ReplicaGroup._take = ended
+        groups.ReplicaGroup._take = kill
     else:
         raise ValueError(step)
 
 
-def ending(rank, url, versions, step, victim, end=kill):
-    with Rank(rank, SIZE, url, versions, timeout=2.0) as (group, here):
+def ending(rank, url, versions, step, victim, **options):
+    with Rank(rank, SIZE, url, versions, timeout=2.0, **options) as (group, here):
         if rank == victim:
-            at_step(step, end, here)
+            at_step(step, here)
         begin = time.monotonic()
         found = here.report(ends_of(group.move, list(versions)[-1]))
         assert time.monotonic() - begin < 15
@@ -438,6 +486,19 @@ def test_ranks_that_survive_another_are_all_at_one_version(line, step, victim):
         assert all(f"without rank {victim}" in each for each in words)
     else:
         assert set(kinds) == {None}
+
+
+def ending_beside(rank, url, versions, path, step):
+    return ending(rank, url, versions, step, 0, store=dist.FileStore(path, SIZE))
+
+
+@pytest.mark.parametrize("step", ["writing", "decided"])
+def test_with_a_store_that_outlives_rank_0_those_who_survive_it_serve(line, tmp_path, step):
+    url, versions = line
+    first, *_, last = versions
+    outcomes = in_ranks(SIZE, ending_beside, url, versions, str(tmp_path / "store"), step, host=0)
+    assert outcomes[0] == DIED
+    assert {served for served, *_ in outcomes[1:]} == {last if step in AFTER else first}
 
 
 @pytest.mark.parametrize("step", ["staging", "writing", "voting", "voted", "decided"])
