@@ -165,6 +165,12 @@ class ReplicaGroup(LiveVersion):
         """
         self._together("verify", self._verify_all)
 
+    def close(self) -> None:
+        """Let go of the live tensors, the staging memory and the connections. Not a call of the group: calls that the
+        others make then end as they do when a rank is dead. May be called twice."""
+        super().close()
+        self._exchange.drop()
+
     # --- calls ---
 
     def _begin_staging(self, ref: str) -> _Staged:
