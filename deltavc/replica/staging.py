@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -27,41 +28,11 @@ from deltavc.errors import StageCancelled, StagingTooSmall
 from deltavc.fingerprints import MODULUS
 from deltavc.kernels import Segment, SwapTable, pool
 from deltavc.replica.arena import ALIGNMENT, Arena
+from deltavc.replica.pending import Pending, apply_to, batches, has_runs, run_of
 from deltavc.replica.routing import Router
 from deltavc.replica.swaps import Swap
 from deltavc.timings import Timings
 from deltavc.walk import Leg, Objects
-
-MIN_RUN = 64
-"""Lanes next to each other in memory that are worth a segment of their own; shorter runs are listed lane by lane."""
-
-_FLUSH_COST = 5
-"""Memory that bringing changes into the arena takes, in multiples of them: composed, old and new lanes, offsets."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """What is to happen to a cell and is not in the arena yet.
-
-    fresh: its tensor starts from zero. values: then, once there are any, all its lanes. changes: otherwise.
-    """
-
-    fresh: bool = False
-    values: Tensor | None = None
-    changes: list[Change] = field(default_factory=list)
-
-    def add(self, change: Change, cell: Cell) -> int:
-        """Take in a change that comes after all others. Returns the bytes of memory it holds from now on."""
-        if not self.fresh:
-            self.changes.append(change)
-            return _nbytes(change)
-        if self.values is None:
-            if isinstance(change, Dense):
-                self.values = change.values  # from zero, a difference is the value
-                return _nbytes(change)
-            self.values = torch.zeros(cell.box.num_lanes, dtype=cell.lanes.dtype, device=cell.device)
-        _apply(self.values, change)
-        return self.values.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +67,12 @@ class Staging:
 
     def __init__(self, bound: Bound, router: Router, nbytes: int, memory: int, threads: int | None) -> None:
         self._cells = bound.cells
+        self._copies = max(Counter(map(bound.stored, bound.names)).values(), default=1)  # of a tensor, as ties are
         self._router = router
         self._memory = memory
         self._threads = threads
         self._arenas = _arenas(self._cells, nbytes)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._pending_nbytes = 0
         self._moved: dict[int, int] = {}
         self.nbytes = nbytes
@@ -118,10 +90,11 @@ class Staging:
             StagingTooSmall: the arena cannot hold the lanes that the path touches.
             StageCancelled, CorruptObject, MissingObject, UnknownCodec, StoreError
         """
+        used = sum(arena.used for arena in self._arenas.values())
         try:
             return self._walk(legs, objects, timings)
         except _Full:
-            needed = self._enough(legs)
+            needed = self._enough(used, legs)
             self.clear()
             raise StagingTooSmall(self.nbytes, needed) from None
         except BaseException:
@@ -168,21 +141,20 @@ class Staging:
     def _enter(self, legs: Iterable[Leg]) -> None:
         for leg in legs:
             for number in self._router.numbers(leg.fresh):
-                self._pending[number] = _Pending(fresh=True)
+                self._pending[number] = Pending(fresh=True)
 
     def _add(self, number: int, change: Change) -> None:
         cell = self._cells[number]
         if cell.device.type != "cpu":
             change = walk.on_device(change, cell.device)
-        pending = self._pending.setdefault(number, _Pending())
+        pending = self._pending.setdefault(number, Pending())
         self._pending_nbytes += pending.add(change, cell)
 
-    def _enough(self, legs: list[Leg]) -> int:
-        """Bytes that surely hold what is staged and what a path touches."""
+    def _enough(self, used: int, legs: list[Leg]) -> int:
+        """Bytes that surely hold what was staged, which takes `used`, and what a path touches from there on."""
         width = max(cell.lanes.element_size() for cell in self._cells)
-        listed = sum(leg.step.edge.changes for leg in legs) * (16 + 2 * width)
+        listed = sum(leg.step.edge.changes for leg in legs) * self._copies * (16 + 2 * width)
         whole = sum(cell.box.num_lanes * (16 + 2 * cell.lanes.element_size()) for cell in self._cells)
-        used = sum(arena.used for arena in self._arenas.values())
         return min(listed + used, whole) + ALIGNMENT * 4 * len(self._cells)
 
     # --- into the arena ---
@@ -191,7 +163,7 @@ class Staging:
         """Bring the pending changes into the arena, a few cells at a time."""
         with timings.stage("gather"):
             pending, self._pending, self._pending_nbytes = self._pending, {}, 0
-            for batch in _batches(pending, self._cells, self._memory // 4):
+            for batch in batches(pending, self._cells, self._memory // 4):
                 self.check_cancelled()
                 tasks = [(0, partial(self._combined, number, pending.pop(number))) for number in batch]
                 if self._cells[batch[0]].device.type == "cpu":
@@ -207,7 +179,7 @@ class Staging:
             raise _Full
         self._moved[number] = ready.moved
 
-    def _combined(self, number: int, pending: _Pending) -> _Ready:
+    def _combined(self, number: int, pending: Pending) -> _Ready:
         cell = self._cells[number]
         num_lanes = cell.box.num_lanes
         if pending.fresh:
@@ -247,7 +219,7 @@ class Staging:
         for change in changes:
             if at is not None and isinstance(change, Sparse):
                 change = Sparse(change.operation, torch.searchsorted(at, change.positions), change.values)
-            _apply(new, change)
+            apply_to(new, change)
         if at is None:
             return self._block(cell, old, new)
         return self._ready(cell, at, old, new)
@@ -261,8 +233,13 @@ class Staging:
         return _Ready(at, offsets, old, new, kernels.moved(at, old, new, cell.box, cell.shape))
 
     def _block(self, cell: Cell, old: Tensor, new: Tensor) -> _Ready:
-        if not _has_runs(cell.lanes):
-            return self._ready(cell, torch.arange(len(old), device=cell.device), old, new)
+        """All lanes of a cell, or only those that differ where that takes less: some codecs write every lane."""
+        if _listed_is_smaller(cell, int((old != new).count_nonzero())):
+            line = Box.whole((len(old),))
+            change, _ = kernels.diff(old, new, "xor", line, line.lengths, prefer="sparse")
+            assert isinstance(change, Sparse)
+            at = change.positions
+            return self._ready(cell, at, kernels.gather(old, at), kernels.gather(new, at))
         before, after = (
             kernels.fingerprint(values.view(cell.box.lengths), cell.box, cell.shape) for values in (old, new)
         )
@@ -304,7 +281,7 @@ class Staging:
         if staged.at is not None:
             yield Segment(memory, staged.at if staged.offsets is None else staged.offsets, staged.old, staged.new)
             return
-        run = _run(cell.lanes)
+        run = run_of(cell.lanes)
         first = torch.arange(0, cell.box.num_lanes, run, device=cell.device)
         for number, offset in enumerate(kernels.offsets_of(cell.lanes, first).tolist()):
             part = slice(number * run, (number + 1) * run)
@@ -318,21 +295,6 @@ class Staging:
 
 def _arenas(cells: Sequence[Cell], nbytes: int) -> dict[torch.device, Arena]:
     return {device: Arena(device, nbytes) for device in dict.fromkeys(cell.device for cell in cells)}
-
-
-def _batches(pending: Mapping[int, _Pending], cells: Sequence[Cell], budget: int) -> list[list[int]]:
-    """Cells of one device together, as many as fit into the budget."""
-    batches: list[list[int]] = []
-    held = 0
-    for number in sorted(pending, key=lambda number: (str(cells[number].device), number)):
-        cell = cells[number]
-        cost = _FLUSH_COST * sum(map(_nbytes, pending[number].changes)) + 3 * cell.lanes.nbytes * pending[number].fresh
-        if not batches or held + cost > budget or cells[batches[-1][0]].device != cell.device:
-            batches.append([])
-            held = 0
-        batches[-1].append(number)
-        held += cost
-    return batches
 
 
 def _composed(changes: Sequence[Change], num_lanes: int) -> Change:
@@ -353,13 +315,8 @@ def _change(staged: _Ready, operation: Operation) -> Change:
 
 def _after(old: Tensor, change: Dense) -> Tensor:
     new = old.clone()
-    _apply(new, change)
+    apply_to(new, change)
     return new
-
-
-def _apply(values: Tensor, change: Change) -> None:
-    line = Box.whole((len(values),))
-    kernels.apply(values, change, line, line.lengths)
 
 
 def _live(cell: Cell) -> Tensor:
@@ -367,25 +324,7 @@ def _live(cell: Cell) -> Tensor:
     return cell.lanes.clone(memory_format=torch.contiguous_format).reshape(-1)
 
 
-def _nbytes(change: Change) -> int:
-    return change.values.nbytes + (change.positions.nbytes if isinstance(change, Sparse) else 0)
-
-
 def _listed_is_smaller(cell: Cell, count: int) -> bool:
     width = cell.lanes.element_size()
     where = 8 if cell.lanes.is_contiguous() else 16
-    return not _has_runs(cell.lanes) or count * (where + 2 * width) < cell.box.num_lanes * 2 * width
-
-
-def _has_runs(lanes: Tensor) -> bool:
-    return _run(lanes) >= min(MIN_RUN, lanes.numel())
-
-
-def _run(lanes: Tensor) -> int:
-    """Lanes in row-major order that lie next to each other in memory."""
-    run = 1
-    for length, stride in zip(reversed(lanes.shape), reversed(lanes.stride()), strict=True):
-        if length != 1 and stride != run:
-            break
-        run *= length
-    return run
+    return not has_runs(cell.lanes) or count * (where + 2 * width) < cell.box.num_lanes * 2 * width

@@ -20,7 +20,7 @@ from deltavc.errors import (
     WrongWeights,
 )
 from tests.replica.samples import line_of
-from tests.states import copied, of_every_dtype, same, stepped
+from tests.states import copied, of_every_dtype, random_bits, same, stepped
 
 CODECS = [None, "xor-zstd", "sparse", "planes", "raw", "xor-lz4"]
 
@@ -168,6 +168,41 @@ def test_a_change_larger_than_the_arena_is_refused_with_a_size_that_is_enough(li
     with repo.replica(live, at=first, staging_bytes=caught.value.needs) as replica:
         replica.move(last)
         assert same(live, versions[last])
+
+
+@pytest.mark.parametrize("codec", [None, "xor-zstd"])
+@pytest.mark.parametrize("density", [0.005, 0.4])
+def test_the_size_that_is_said_to_be_enough_is_enough(tmp_path, codec, density):
+    """Of tied tensors that lie apart, transposed ones, and where staging goes on from what is staged."""
+    tied = random_bits("bfloat16", (200, 300))
+    state = {"head": tied, "embed": tied, "wide": random_bits("float32", (90, 70), 1), "zero": torch.zeros(9000)}
+    with line_of(tmp_path / "repo", 3, state, density, codec=codec) as (repo, versions):
+        first, *way = versions
+
+        def stage(nbytes, *targets):
+            live = {name: tensor.clone() for name, tensor in versions[first].items()}
+            live["wide"] = live["wide"].t().contiguous().t()
+            with repo.replica(live, at=first, staging_bytes=nbytes) as replica:
+                for target in targets:
+                    replica.stage(target).wait()
+
+        for has in (0, 20_000, 50_000):
+            try:
+                stage(has, *way)
+            except StagingTooSmall as error:
+                stage(error.needs, *way)
+                stage(error.needs, way[-1])
+
+
+def test_a_codec_that_writes_every_lane_needs_no_more_staging_memory_than_what_changed(tmp_path):
+    state = {"wide": random_bits("bfloat16", (400, 500))}
+    with line_of(tmp_path / "repo", 2, state, 0.01, codec="xor-zstd") as (repo, versions):
+        first, last = versions
+        live = copied(versions[first])
+        with repo.replica(live, at=first, staging_bytes=400 * 500 * 2 // 8) as replica:
+            assert replica.move(last).changed_lanes < 400 * 500 * 0.02
+            assert same(live, versions[last])
+            replica.verify()
 
 
 def test_a_cancelled_stage_leaves_nothing_staged(line):
