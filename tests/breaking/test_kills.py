@@ -8,15 +8,15 @@ import time
 import pytest
 
 import deltavc
-from deltavc import opening
 from tests.breaking.boundaries import Child
-from tests.breaking.clocks import ClockedDirectory
 from tests.breaking.once import names
 from tests.breaking.operations import OPERATIONS, after_init, attempt
 from tests.breaking.tally import count
 from tests.breaking.template import template_on_disk
 from tests.breaking.whole import check, lineage, without_weights
 from tests.processes import PATIENCE, check_all, check_version, commit_for_ever, fresh, state_at
+
+pytestmark = pytest.mark.usefixtures("clocked")
 
 # --- at every moment ---
 
@@ -62,18 +62,6 @@ def test_init_that_is_killed_at_any_moment_can_be_done_again(tmp_path, every):
         if not child.killed:
             break
     assert nth > 5
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    """Where repositories are made that this module's tests copy."""
-    return str(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(autouse=True)
-def clocked(monkeypatch):
-    """Let this process and its children open stores whose clock can be turned."""
-    monkeypatch.setattr(opening, "open_store", ClockedDirectory)
 
 
 # --- at any time ---

@@ -12,9 +12,7 @@ import time
 import pytest
 
 import deltavc
-from deltavc import opening
 from tests.breaking.boundaries import Child
-from tests.breaking.clocks import ClockedDirectory
 from tests.breaking.operations import OPERATIONS, commit
 from tests.breaking.tally import count
 from tests.breaking.template import template_on_disk
@@ -25,6 +23,8 @@ GRACE = 2
 """Seconds, by the settings, so that a process can be stopped for longer by its own clock too."""
 
 STOPPED = [name for name in OPERATIONS if name not in ("policy", "repair", "delete")]
+
+pytestmark = pytest.mark.usefixtures("clocked")
 
 
 def run(tell, name, url):
@@ -91,15 +91,3 @@ def check_heads(store, made, told):
         repo.gc()
         check(repo)
         compare(repo.checkout(), state_at(30))
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    """Where repositories are made that this module's tests copy."""
-    return str(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture(autouse=True)
-def clocked(monkeypatch):
-    """Let this process and its children open stores whose clock can be turned."""
-    monkeypatch.setattr(opening, "open_store", ClockedDirectory)
