@@ -177,7 +177,7 @@ class Committing(Lookup):
         options: WriterOptions,
         start: Callable[[], tuple[str, ...] | None],
     ) -> GroupWriter:
-        from deltavc.replica.opening_group import council_of
+        from deltavc.ranks.meeting import council_of
         from deltavc.sharded.opening import open_writer
 
         council = council_of(group, None, timeout)

@@ -108,7 +108,8 @@ class Serving(Lookup):
             UnknownRef, AmbiguousRef: on rank 0, of `at`.
             PeerFailed, GroupBroken: another rank failed, or did not answer.
         """
-        from deltavc.replica.opening_group import council_of, open_group
+        from deltavc.ranks.meeting import council_of
+        from deltavc.replica.opening_group import open_group
 
         council = council_of(group, store, timeout)
         return open_group(self._access(memory), council, live, at, bindings, ignore, **options)

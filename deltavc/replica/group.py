@@ -30,10 +30,10 @@ from deltavc.bound import Bound
 from deltavc.errors import DeltavcError, ReplicaClosed, ReplicaUnusable, StagingTooSmall
 from deltavc.lineage.records import VersionRecord
 from deltavc.lineage.resolve import resolve
+from deltavc.ranks.council import Call, Council, Decision
+from deltavc.ranks.exchange import Exchange
+from deltavc.ranks.holdings import Holdings
 from deltavc.replica.applied import Applied, Staged
-from deltavc.replica.council import Call, Council, Decision
-from deltavc.replica.exchange import Exchange
-from deltavc.replica.holdings import Holdings
 from deltavc.replica.live import LiveVersion
 from deltavc.replica.position import Ready
 from deltavc.replica.proof import check
@@ -238,14 +238,11 @@ class ReplicaGroup(LiveVersion):
     def _prove(self, record: VersionRecord, held: Sequence[int]) -> None:
         """Show that all ranks together hold a version. Until all have come, some may be staging still."""
         self._call.agree()
-        holdings, exchange, number = self._holdings, self._exchange, self._call.number
-        try:
-            sums = exchange.sum(holdings.terms(held), number)
-            if differing := holdings.differing(sums):
-                told = exchange.gather(holdings.shares_of(differing[0], held), number)
-                raise holdings.difference(differing[0], told)
-        except OSError as error:
-            self._call.abstain(str(error))
+        holdings = self._holdings
+        sums = self._exchange.sum(holdings.terms(held), self._call)
+        if differing := holdings.differing(sums):
+            told = self._exchange.gather(holdings.shares_of(differing[0], held), self._call)
+            raise holdings.difference(differing[0], told)
         check(self._access, self._bound.layout, record, holdings.totals(sums))
 
     # --- on the worker's thread: the pause ---

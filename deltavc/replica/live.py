@@ -29,6 +29,7 @@ from deltavc.fingerprints import MODULUS
 from deltavc.lineage.plan import Plan, plan
 from deltavc.lineage.records import VersionRecord
 from deltavc.lineage.replan import replanning
+from deltavc.ranks.worker import Worker
 from deltavc.replica.applied import Applied, Span, Staged
 from deltavc.replica.gate import Gate
 from deltavc.replica.position import Journal, Position, Ready
@@ -38,7 +39,6 @@ from deltavc.replica.routing import Router
 from deltavc.replica.staging import Staging
 from deltavc.replica.streams import beside, fence, synchronize
 from deltavc.replica.swaps import Swap, swap_all, undo_all
-from deltavc.replica.worker import Worker
 from deltavc.timings import Timings
 
 log = logging.getLogger(__name__)

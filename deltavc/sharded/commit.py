@@ -26,8 +26,8 @@ from deltavc.freshness import Mark
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.packing import Packs, Read
-from deltavc.replica.council import Call, Council
-from deltavc.replica.exchange import Exchange
+from deltavc.ranks.council import Call, Council
+from deltavc.ranks.exchange import Exchange
 from deltavc.replica.proof import expected_fingerprints
 from deltavc.sharded import outcome
 from deltavc.sharded.arrangement import Arrangement, Copied
@@ -242,15 +242,9 @@ class Commit:
     # --- between ranks ---
 
     def _sum(self, row: Tensor) -> Tensor:
-        try:
-            with self.part.timings.stage("exchange"):
-                return self._exchange.sum(row, self._call.number)
-        except OSError as error:
-            self._call.abstain(str(error))
+        with self.part.timings.stage("exchange"):
+            return self._exchange.sum(row, self._call)
 
     def _gather(self, body: bytes) -> list[bytes]:
-        try:
-            with self.part.timings.stage("exchange"):
-                return self._exchange.gather(body, self._call.number)
-        except OSError as error:
-            self._call.abstain(str(error))
+        with self.part.timings.stage("exchange"):
+            return self._exchange.gather(body, self._call)

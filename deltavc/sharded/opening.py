@@ -8,7 +8,7 @@ from collections.abc import Callable
 from deltavc.access import Access
 from deltavc.lineage.records import RefEntry
 from deltavc.moving import trail_to
-from deltavc.replica.council import Council
+from deltavc.ranks.council import Council
 from deltavc.sharded.commit import Lead
 from deltavc.sharded.writer import GroupWriter
 from deltavc.writer import WriterOptions

@@ -20,7 +20,7 @@ from deltavc import landing
 from deltavc.access import Access
 from deltavc.errors import BranchMoved, CommitInDoubt, GroupBroken, StoreError
 from deltavc.lineage.names import BRANCHES
-from deltavc.replica.council import Call, Council, Decision
+from deltavc.ranks.council import Call, Council, Decision
 from deltavc.sharded.words import Announced
 
 

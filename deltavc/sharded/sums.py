@@ -22,7 +22,7 @@ from deltavc.change import Box
 from deltavc.errors import CopiesDiffer
 from deltavc.fingerprints import MODULUS
 from deltavc.kernels import Part
-from deltavc.replica.exchange import signed, unsigned
+from deltavc.ranks.exchange import signed, unsigned
 from deltavc.sharded.arrangement import Arrangement, Copied
 from deltavc.taking import View
 

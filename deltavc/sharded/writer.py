@@ -32,8 +32,8 @@ from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import FileRef
 from deltavc.lineage.resolve import resolve
 from deltavc.metadata import Metadata
-from deltavc.replica.council import Call, Council
-from deltavc.replica.exchange import Exchange
+from deltavc.ranks.council import Call, Council
+from deltavc.ranks.exchange import Exchange
 from deltavc.sharded import outcome
 from deltavc.sharded.arrangement import Arrangement
 from deltavc.sharded.commit import Commit, Lead, Part
@@ -265,19 +265,13 @@ class GroupWriter:
         description = pieces.description(files)
         held = blake3(description).hexdigest()
         mine = Facts(self._stance.tip, step, held, self._arranged, snapshot)
-        told = [Facts.read(body) for body in self._gather(call, mine.to_bytes())]
+        told = [Facts.read(body) for body in self._exchange.gather(mine.to_bytes(), call)]
         _check_steps([facts.step for facts in told])
         arranged = blake3("".join(facts.held for facts in told).encode()).hexdigest()
         if self._arrangement is None or any(facts.arranged != arranged for facts in told):
-            bodies = self._gather(call, description)
+            bodies = self._exchange.gather(description, call)
             self._arrangement, self._arranged = Arrangement.of([Description.read(body) for body in bodies]), arranged
         return self._arrangement, told[0]
-
-    def _gather(self, call: Call, body: bytes) -> list[bytes]:
-        try:
-            return self._exchange.gather(body, call.number)
-        except OSError as error:
-            call.abstain(str(error))
 
     def _parent_ids(self, parents: Sequence[str] | None) -> tuple[str, ...]:
         tip, index = self._stance.tip, self._access.index

@@ -23,9 +23,9 @@ from deltavc.errors import (
     StagingTooSmall,
     WrongWeights,
 )
+from deltavc.ranks.council import Call
+from deltavc.ranks.exchange import Exchange
 from deltavc.replica import group as groups
-from deltavc.replica.council import Call
-from deltavc.replica.exchange import Exchange
 from tests.replica.ranks import DIED, Rank, ends_of, fresh, held_by, in_ranks, reading_all_the_time
 from tests.replica.samples import line_of, small_state
 from tests.states import copied, same, stepped

@@ -9,11 +9,11 @@ from functools import partial
 import torch.distributed as dist
 
 from deltavc.errors import DeltavcError
+from deltavc.ranks.council import Council
 from deltavc.replica import council as councils
 from deltavc.replica import group as groups
 from deltavc.replica import live as live_version
 from deltavc.replica import swaps
-from deltavc.replica.council import Council
 from deltavc.replica.opening_group import open_group
 from deltavc.store.transfers import DEFAULT_MEMORY
 from tests.replica.ranks import held_by

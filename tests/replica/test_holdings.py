@@ -13,7 +13,7 @@ from deltavc.bindings import bind
 from deltavc.change import Box
 from deltavc.errors import LayoutMismatch
 from deltavc.lanes import lanes
-from deltavc.replica.holdings import Holdings, description
+from deltavc.ranks.holdings import Holdings, description
 from deltavc.replica.proof import shares
 from deltavc.weights.describe import describe
 from tests.states import generator, random_bits

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from deltavc.errors import ReplicaClosed
-from deltavc.replica.worker import Worker
+from deltavc.ranks.worker import Worker
 
 
 def test_every_job_that_was_taken_is_done_however_close_to_the_end():

@@ -13,8 +13,8 @@ from deltavc.errors import CommitInDoubt, GroupBroken, PeerFailed
 from deltavc.lineage.records import ref_prefix
 from deltavc.lineage.refs import Refs
 from deltavc.packing import Packs
-from deltavc.replica.council import Call
-from deltavc.replica.exchange import Exchange
+from deltavc.ranks.council import Call
+from deltavc.ranks.exchange import Exchange
 from deltavc.sharded import outcome
 from deltavc.sharded.commit import Part
 from tests.faults import WRITES, faulty

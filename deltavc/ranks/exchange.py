@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
-from deltavc.replica.council import Council
+from deltavc.ranks.council import Call, Council
 
 
 class Exchange:
@@ -24,16 +24,33 @@ class Exchange:
         self._council = council
         self._group: Any = None
 
-    def sum(self, values: Tensor, call: int) -> Tensor:
+    def sum(self, values: Tensor, call: Call) -> Tensor:
         """Add up what every rank passes, element by element, modulo 2**64.
 
         Args:
             values: int64, shape (n,), on the CPU, of the same length everywhere. It is overwritten.
-            call: the number of the call that this is part of.
+            call: what this is part of.
 
         Raises:
-            OSError: some rank did not take part in time, or a connection broke.
+            GroupBroken, PeerFailed: some rank did not take part in time, or a connection broke.
         """
+        try:
+            return self._sum(values, call)
+        except OSError as error:
+            call.abstain(str(error))
+
+    def gather(self, body: bytes, call: Call) -> list[bytes]:
+        """What every rank passes, by rank. Raises what `sum` raises."""
+        try:
+            return self._gather(body, call)
+        except OSError as error:
+            call.abstain(str(error))
+
+    def drop(self) -> None:
+        """Give up the connections; the next exchange makes new ones."""
+        self._group = None
+
+    def _sum(self, values: Tensor, call: Call) -> Tensor:
         group = self._connected(call)
         try:
             group.allreduce([values]).wait(self._timeout)
@@ -41,13 +58,12 @@ class Exchange:
             raise self._broken(error) from error
         return values
 
-    def gather(self, body: bytes, call: int) -> list[bytes]:
-        """What every rank passes, by rank. Raises OSError, as `sum` does."""
+    def _gather(self, body: bytes, call: Call) -> list[bytes]:
         size = self._council.size
         mine = torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)
         lengths = torch.zeros(size, dtype=torch.int64)
         lengths[self._council.rank] = len(body)
-        lengths = self.sum(lengths, call)
+        lengths = self._sum(lengths, call)
         longest = max(1, int(lengths.max()))
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: len(mine)] = mine
@@ -58,20 +74,16 @@ class Exchange:
             raise self._broken(error) from error
         return [_cut(found, length) for found, length in zip(bodies, lengths.tolist(), strict=True)]
 
-    def drop(self) -> None:
-        """Give up the connections; the next exchange makes new ones."""
-        self._group = None
-
     @property
     def _timeout(self) -> timedelta:
         return timedelta(seconds=self._council.timeout)
 
-    def _connected(self, call: int) -> Any:
+    def _connected(self, call: Call) -> Any:
         if self._group is None:
             council, timeout = self._council, self._timeout
 
             def connect(store: Store) -> ProcessGroupGloo:
-                return ProcessGroupGloo(PrefixStore(f"gloo/{call}", store), council.rank, council.size, timeout)
+                return ProcessGroupGloo(PrefixStore(f"gloo/{call.number}", store), council.rank, council.size, timeout)
 
             self._group = council.clerk.ask(connect, council.timeout)
         return self._group

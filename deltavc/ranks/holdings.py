@@ -22,7 +22,7 @@ from deltavc.change import Box, overlapping
 from deltavc.errors import CopiesDiffer, LayoutMismatch
 from deltavc.layout import Layout
 from deltavc.live import stored_name
-from deltavc.replica.exchange import signed, unsigned
+from deltavc.ranks.exchange import signed, unsigned
 
 _Piece = tuple[str, Box]
 """A stored tensor's name, and a box of it."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
-from deltavc.replica.worker import Worker
+from deltavc.ranks.worker import Worker
 
 T = TypeVar("T")
 

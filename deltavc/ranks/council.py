@@ -26,7 +26,7 @@ from typing import NoReturn, Self
 from torch.distributed.distributed_c10d import Store
 
 from deltavc.errors import DeltavcError, GroupBroken, PeerFailed
-from deltavc.replica.clerk import Clerk
+from deltavc.ranks.clerk import Clerk
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The thread that works on a replica.
+"""A thread that does one job after another, for a replica or a rank.
 
 Everything that touches live weights or what is staged happens on one thread, one job after another. Signals
 reach the main thread, never this one, so an interrupt ends somebody's waiting and not a swap.
