@@ -163,7 +163,7 @@ class ReplicaGroup(LiveVersion):
             ReplicaUnusable: this rank does not know which version it should be at.
             PeerFailed, GroupBroken, ReplicaClosed
         """
-        self._together("verify", self._verify_all)
+        self._together("verify", self._verify_all, pause=False)
 
     def close(self) -> None:
         """Let go of the live tensors, the staging memory and the connections. Not a call of the group: calls that the
@@ -176,21 +176,20 @@ class ReplicaGroup(LiveVersion):
     def _begin_staging(self, ref: str) -> _Staged:
         call = self._council.call("stage")
         with call:
+            self.check_outside("stage", reading=False)
             staged = _Staged(call.told(partial(resolve, self._access.index, ref)))
         try:
-            future = self._worker.submit(partial(self._carry_out, call, partial(self._stage_all, staged)))
+            self._begin(staged, partial(self._carry_out, call, partial(self._stage_all, staged)))
         except ReplicaClosed as error:
             call.stop(error)
             raise
-        self._staged = staged.of(future)
         return staged
 
-    def _together(self, verb: str, job: Callable[[], T]) -> T:
+    def _together(self, verb: str, job: Callable[[], T], *, pause: bool = True) -> T:
         """Make a call and wait until it is carried out."""
         call = self._council.call(verb)
         with call:
-            if self._gate.reading:
-                raise RuntimeError(f"{verb} was called inside reading(), which it would wait for: leave that first")
+            self.check_outside(verb, reading=pause)
         try:
             return self._worker.run(partial(self._carry_out, call, job))
         except ReplicaClosed as error:

@@ -82,6 +82,7 @@ class LiveVersion:
         self._staging = Staging(bound, self._router, nbytes, access.objects.memory, threads)
         self._gate = Gate()
         self._staged: Staged | None = None
+        self._stages: list[Staged] = []
         self._ready: Ready | None = None
         self._journal: Journal | None = None
         self._broken: str | None = None
@@ -141,9 +142,11 @@ class LiveVersion:
             raise
 
     def close(self) -> None:
-        """Let go of the live tensors and the staging memory. What is being staged is cancelled. May be called twice."""
-        if self._staged is not None:
-            self._staged.cancel()
+        """Let go of the live tensors and the staging memory. What is being staged is cancelled, and a pause that has
+        begun is waited for, so do not call it inside `reading`. May be called twice."""
+        self.check_outside("close", reading=False)
+        for staged in self._stages:
+            staged.cancel()
         self._worker.close()
         self._ready = None
         self._staging.release()
@@ -158,6 +161,20 @@ class LiveVersion:
 
     def __repr__(self) -> str:
         return f"<deltavc.{type(self).__name__} at {self.version[:12]}, {self.state}>"
+
+    def check_outside(self, verb: str, *, reading: bool = True) -> None:
+        """Raise RuntimeError inside `on_apply` and, unless reading is False, inside `reading`, for what waits for them
+        to end."""
+        if self._worker.inside:
+            raise RuntimeError(f"{verb} was called inside on_apply, which it would wait for: call it afterwards")
+        if reading and self._gate.reading:
+            raise RuntimeError(f"{verb} was called inside reading(), which it would wait for: leave that first")
+
+    def _begin(self, staged: Staged, job: Callable[[], int]) -> None:
+        """Have a version staged by a job, after those before it."""
+        future = self._worker.submit(job)
+        self._stages = [*(each for each in self._stages if not each.done), staged]
+        self._staged = staged.of(future)
 
     # --- on the worker's thread: staging ---
 

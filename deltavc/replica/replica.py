@@ -30,7 +30,6 @@ class Replica(LiveVersion):
         super().__init__(*args, **options)
         self._follower: ReplicaFollower | None = None
         self._moving = threading.Lock()
-        self._stages: list[Staged] = []
 
     # --- moving ---
 
@@ -49,8 +48,7 @@ class Replica(LiveVersion):
         self.check_usable()
         version = resolve(self._access.index, ref)
         staged = Staged(version)
-        self._stages = [*(each for each in self._stages if not each.done), staged]
-        self._staged = staged.of(self._worker.submit(partial(self._stage, staged)))
+        self._begin(staged, partial(self._stage, staged))
         return staged
 
     def apply(self) -> Applied:
@@ -149,14 +147,4 @@ class Replica(LiveVersion):
         self.check_outside("close", reading=False)
         if self._follower is not None:
             self._follower.close()
-        for staged in self._stages:
-            staged.cancel()
         super().close()
-
-    def check_outside(self, verb: str, *, reading: bool = True) -> None:
-        """Raise RuntimeError inside `on_apply` and, unless reading is False, inside `reading`, for what waits for them
-        to end."""
-        if self._worker.inside:
-            raise RuntimeError(f"{verb} was called inside on_apply, which it would wait for: call it afterwards")
-        if reading and self._gate.reading:
-            raise RuntimeError(f"{verb} was called inside reading(), which it would wait for: leave that first")
