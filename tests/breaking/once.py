@@ -22,11 +22,18 @@ def numbers(name, total, every):
     return range(1 + len(name) % min(every, total), total + 1, every) if total else ()
 
 
-def fail_once(name, failing):
-    """Run an operation while `failing(repo, store)` holds, and look at what it leaves; what that yielded."""
+def fail_once(name, failing, database=None):
+    """Run an operation while `failing(repo, store)` holds, and look at what it leaves; what that yielded.
+
+    database: an empty one, in the place of a copy of the template's.
+    """
     operation, made = OPERATIONS[name], template(name)
     count(**{"commits" if name.startswith("commit") else "operations": 1})
     store, repo = made.copy()
+    if database is not None:
+        repo.close()
+        repo = opened(store, database)
+        repo.log(all=True)
     with repo:
         with failing(repo, store) as fired:
             error = attempt(operation, repo)

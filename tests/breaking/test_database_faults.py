@@ -6,7 +6,9 @@ After a SELECT, a lost answer is the same as a lost request.
 import contextlib
 import itertools
 
+import psycopg
 import pytest
+from sqlalchemy import event
 
 import deltavc
 from deltavc import opening
@@ -34,6 +36,38 @@ def num_statements(name, how):
 def test_what_meets_one_statement_that_fails_is_done_or_not_and_can_be_repeated(name, how, every):
     for nth in numbers(name, num_statements(name, how), every):
         fail_once(name, lambda repo, store, nth=nth: failing_statements(repo._index.engine, nth, how))
+        count(statements=1)
+
+
+@contextlib.contextmanager
+def connection_lost(engine, admin, nth):
+    """Let PostgreSQL end the connection before its nth statement; yields those that were tried."""
+    tried = []
+
+    def end(connection, cursor, statement, *_):
+        tried.append(statement)
+        if len(tried) == nth:
+            with psycopg.connect(admin, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", [cursor.connection.info.backend_pid])
+
+    event.listen(engine, "before_cursor_execute", end)
+    try:
+        yield tried
+    finally:
+        event.remove(engine, "before_cursor_execute", end)
+
+
+@pytest.mark.long
+@pytest.mark.servers
+@pytest.mark.parametrize("name", ["commit", "rollback", "expire", "gc", "reindex"])
+def test_what_loses_its_connection_to_postgresql_is_done_or_not_and_can_be_repeated(name, postgres):
+    admin = postgres.new_database().replace("+psycopg", "")
+    for nth in numbers(name, num_statements(name, "before"), 8):
+        fail_once(
+            name,
+            lambda repo, store, nth=nth: connection_lost(repo._index.engine, admin, nth),
+            database=postgres.new_database(),
+        )
         count(statements=1)
 
 
