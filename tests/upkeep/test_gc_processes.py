@@ -1,10 +1,12 @@
-"""Clean-up beside real processes that are stopped, killed and at work: what is kept is there, whole."""
+"""Clean-up beside real processes that are stopped and at work: what is kept is there, whole.
+
+Processes stopped, and killed, at every write are in tests/breaking.
+"""
 
 import contextlib
 import itertools
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 
@@ -142,9 +144,6 @@ def stopped(process):
 STOPS = [
     ("put", 2, "after"),  # between the uploads of a commit
     ("create", 2, "before"),  # before the ref entry of the next one, when all of it is there
-    pytest.param("put", 2, "before", marks=pytest.mark.long),
-    *(pytest.param("put", nth, when, marks=pytest.mark.long) for nth in (4, 7, 9) for when in ("before", "after")),
-    pytest.param("create", 1, "after", marks=pytest.mark.long),
 ]
 
 
@@ -180,28 +179,6 @@ def test_clean_up_that_was_stopped_between_looking_and_deleting_still_only_delet
     check_all(url)
     with opened(LocalStore(url)) as repo:
         assert same_as_committed(repo.checkout("side"), 5)
-
-
-@pytest.mark.parametrize("stage", ["expire", "gc"])
-def test_clean_up_that_is_killed_at_any_write_leaves_what_is_kept(url, stage):
-    commit_steps(url, 0, 7)
-    if stage == "gc":
-        with opened(LocalStore(url)) as repo:
-            repo.expire()
-    copies = [shutil.copytree(url, f"{url}-{nth}") for nth in range(1, 41)]
-    if stage == "gc":
-        time.sleep(GRACE)  # a copy's objects are as old as the copy
-    for nth, copy in enumerate(copies, 1):
-        when = "before" if nth % 2 else "after"
-        dies = start(clean_up, copy, SignalledStore(copy, signal.SIGKILL, ["put", "create", "delete"], nth, when))
-        dies.join(PATIENCE)
-        check_all(copy)
-        clean_up(copy)
-        check_all(copy)
-        if dies.exitcode == 0:
-            break
-        assert dies.exitcode == -signal.SIGKILL
-    assert 4 < nth < len(copies)
 
 
 def clean_for_ever(url, tell):
