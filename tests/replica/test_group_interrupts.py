@@ -9,8 +9,8 @@ from functools import partial
 import torch.distributed as dist
 
 from deltavc.errors import DeltavcError
+from deltavc.ranks import council as councils
 from deltavc.ranks.council import Council
-from deltavc.replica import council as councils
 from deltavc.replica import group as groups
 from deltavc.replica import live as live_version
 from deltavc.replica import swaps
