@@ -162,6 +162,12 @@ class History:
             ids = graph.ids_of(db, found)
             return [ids[pk] for pk in found]
 
+    def with_step_anywhere(self, step: int, limit: int) -> list[str]:
+        """Versions with this step on any branch or none, newest first."""
+        wanted = select(versions.c.id).where(versions.c.step == step)
+        with reading(self.engine) as db:
+            return list(db.execute(wanted.order_by(versions.c.pk.desc()).limit(limit)).scalars())
+
     def extreme(self, head: str, metric: str, *, highest: bool) -> str | None:
         """The version on the first-parent history of `head` where a metric is highest or lowest; the newest such.
 

@@ -45,7 +45,7 @@ def resolve(index: Index, ref: str, branch: str = "main") -> str:
         UnknownRef: nothing answers to it; near names are listed.
         AmbiguousRef: several things do; they are listed.
     """
-    base, suffixes = _split(ref)
+    base, suffixes = _split(_text(ref))
     try:
         version = _base(index, base, branch)
     except UnknownRef:
@@ -64,7 +64,7 @@ def resolve_range(index: Index, refs: str, branch: str = "main") -> tuple[str | 
 
     Raises what `resolve` raises.
     """
-    without, dots, of = refs.partition("..")
+    without, dots, of = _text(refs).partition("..")
     if not dots:
         return None, resolve(index, refs, branch)
     return resolve(index, without or branch, branch), resolve(index, of or branch, branch)
@@ -74,6 +74,13 @@ def less_is_better(metric: str) -> bool:
     """Whether the best value of this metric is its lowest."""
     words = _WORDS.findall(metric)
     return bool(words) and words[-1].lower() in LESS_IS_BETTER
+
+
+def _text(ref: object) -> str:
+    """The ref, if it is text: an int may be meant as a step, a version by itself."""
+    if not isinstance(ref, str):
+        raise UnknownRef(repr(ref)[:80], "a ref is text: 'main', 'step:120', or the id of a version")
+    return ref
 
 
 def _split(ref: str) -> tuple[str, list[tuple[str, int]]]:
@@ -146,7 +153,8 @@ def _named(index: Index, refs: list[str], base: str) -> str:
         raise AmbiguousRef(base, tuple(heads))
     for version in heads.values():
         return version
-    near = difflib.get_close_matches(refs[0].partition("/")[2], [*index.branches(), *index.tags()], n=3)
+    tags = [] if refs == [BRANCHES + refs[0].partition("/")[2]] else index.tags()
+    near = difflib.get_close_matches(refs[0].partition("/")[2], [*index.branches(), *tags], n=3)
     raise UnknownRef(base, _why_not(index, refs[0], base), tuple(near))
 
 
@@ -157,6 +165,8 @@ def _why_not(index: Index, ref: str, base: str) -> str:
         return f"branch {name!r} was deleted; `deltavc branch {name} {name}@{{1}}` makes it where it was"
     if name == "main" and not index.branches():
         return "there is no branch yet; the first commit makes main"
+    if base not in (name, ref):  # it searches the history of this branch
+        return f"there is no branch {name!r}"
     if _SHORT_ID.fullmatch(base):
         return "no branch or tag answers to it, and of an id 4 digits are needed"
     return "no branch, tag or version answers to it"
@@ -184,11 +194,13 @@ def _search(index: Index, branch: str, head: str, kind: str, what: str, base: st
         if len(versions) > 1:
             raise AmbiguousRef(base, tuple(versions))
         if not versions:
-            raise UnknownRef(base, f"no version in the history of branch {branch!r} has this step")
+            reason = f"no version in the history of branch {branch!r} has this step"
+            raise UnknownRef(base, reason, tuple(index.with_step_anywhere(int(what), limit=3)))
         return versions[0]
     version = index.extreme(head, what, highest=(kind == "best") != less_is_better(what))
     if version is None:
-        near = difflib.get_close_matches(what, index.metric_names(), n=3)
+        known = [name for name in index.metric_names() if name != what]
+        near = difflib.get_close_matches(what, known, n=3) or known[:3]
         reason = f"no version in the history of branch {branch!r} has a finite value of this metric"
         raise UnknownRef(base, reason, tuple(f"{kind}:{name}" for name in near))
     return version

@@ -119,7 +119,8 @@ def test_a_branch_is_followed_into_the_bucket(bucket, index, line):
         ("gone@{0}", "did not exist"),
         ("step:99", "no version in the history of branch 'main'"),
         ("step:x", "whole number"),
-        ("other@step:1", "answers"),
+        ("other@step:1", "there is no branch 'other'"),
+        ("v1@best:reward", "there is no branch 'v1'"),
         ("best:only", "finite"),
         ("best:nothing", "finite"),
         ("a b", "can have this name"),
@@ -143,6 +144,29 @@ def test_near_names_are_offered(index, line):
     with pytest.raises(UnknownRef) as caught:
         resolve(index, "best:rewrad")
     assert caught.value.candidates == ("best:reward",)
+    with pytest.raises(UnknownRef) as caught:
+        resolve(index, "best:only")  # there is nothing like it
+    assert caught.value.candidates == ("best:loss", "best:reward")
+    with pytest.raises(UnknownRef) as caught:
+        resolve(index, "v1@step:3")
+    assert caught.value.candidates == ()
+
+
+def test_a_step_of_another_branch_or_of_none_is_offered_by_id(bucket, index, line):
+    main = Writer(bucket)
+    alone = main.commit(step=7).id
+    main.move(line["merge"], "rollback")
+    for branch in ("main", "side"):
+        with pytest.raises(UnknownRef) as caught:
+            resolve(index, "step:7", branch)
+        assert caught.value.candidates == (alone,)
+
+
+@pytest.mark.parametrize("ref", [1, None, b"main", ("main",)], ids=repr)
+def test_what_is_not_text_is_no_ref(index, line, ref):
+    for ask in (resolve, resolve_range):
+        with pytest.raises(UnknownRef, match="a ref is text: 'main', 'step:120'"):
+            ask(index, ref)
 
 
 def test_a_branch_and_a_tag_of_one_name_are_ambiguous(bucket, index, line):
