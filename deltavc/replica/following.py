@@ -51,11 +51,16 @@ class ReplicaFollower:
         replica: Replica,
         index: Index,
         ref: str,
+        moving: threading.Lock,
         *,
         every: float,
         apply: When,
         on_error: Callable[[Exception], object] | None,
     ) -> None:
+        """
+        Args:
+            moving: what everybody holds who stages and applies, so that moves do not get into each other.
+        """
         if apply not in ("auto", "manual"):
             raise ValueError(f"apply={apply!r}: 'auto', or 'manual' for a serving loop that calls safe_point()")
         self.ref = ref
@@ -68,7 +73,7 @@ class ReplicaFollower:
         self._on_error = on_error
         self._failed: str | None = None  # the version that `error` is about
         self._offered: str | None = None  # the version that is staged for safe_point
-        self._applying = threading.Lock()
+        self._moving = moving
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._stopped = threading.Event()
@@ -107,12 +112,11 @@ class ReplicaFollower:
         if self._offered is None:
             self._replica.check_usable()
             return None
-        if self._applying.locked():  # another thread applies it, or it is being taken back
+        if self._moving.locked():  # another thread applies it, or it is being taken back
             return None
         self._replica.check_outside("safe_point")
         try:
-            with self._applying:
-                return self._apply_offered()
+            return self._apply_offered()
         except DeltavcError as error:
             self._offered = None
             self._end(error)
@@ -202,11 +206,15 @@ class ReplicaFollower:
         was cancelled for it."""
         newer = None
         try:
-            staged = self._replica.stage(version)
-            newer = self._newer_while(staged, cancel=cancel)
-            staged.wait()
+            with self._moving:
+                staged = self._replica.stage(version)
+                newer = self._newer_while(staged, cancel=cancel)
+                staged.wait()
+                if self._auto:
+                    with contextlib.suppress(NothingStaged):  # somebody else has applied it
+                        self._replica.apply()
             if self._auto:
-                self._apply(version)
+                self._arrived()
             else:
                 self._offer(version)
         except StageCancelled:
@@ -249,35 +257,33 @@ class ReplicaFollower:
             self._changed.wait_for(lambda: self._offered is None or self._stopped.is_set(), self._every)
 
     def _withdraw(self) -> None:
-        with self._applying:
+        with self._moving:
             self._offered = None
 
     # --- on any thread ---
 
     def _apply_offered(self) -> Applied | None:
-        version = self._offered
-        if version is None:
-            return None
-        applied = self._apply(version)
-        self._offered = None
-        return applied
-
-    def _apply(self, version: str) -> Applied | None:
-        """Apply what is staged. Returns None if that failed and the replica serves the version it was at.
+        """Apply what was offered. Returns None if that failed and the replica serves the version it was at.
 
         Raises:
             ForeignWrite, ReplicaUnusable, ReplicaClosed
         """
+        version = self._offered
         try:
-            applied = self._replica.apply()
-        except NothingStaged:  # somebody else has applied it
-            return None
+            with self._moving:
+                version = self._offered
+                if version is None:
+                    return None
+                applied = self._replica.apply()
+                self._offered = None
         except ReplicaClosed:
             raise
         except DeltavcError as error:
             if self._replica.state == "unusable":
                 raise
-            self._pass_over(version, error)
+            self._offered = None
+            if version is not None and not isinstance(error, NothingStaged):  # that is, somebody else has applied it
+                self._pass_over(version, error)
             return None
         self._arrived()
         return applied

@@ -138,7 +138,8 @@ class Replica(LiveVersion):
         """
         if self._follower is not None and self._follower.running:
             raise RuntimeError(f"the replica is following {self._follower.ref!r} already: close that first")
-        self._follower = ReplicaFollower(self, self._access.index, ref, every=every, apply=apply, on_error=on_error)
+        index, moving = self._access.index, self._moving
+        self._follower = ReplicaFollower(self, index, ref, moving, every=every, apply=apply, on_error=on_error)
         return self._follower
 
     def close(self) -> None:

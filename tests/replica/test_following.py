@@ -4,7 +4,7 @@ import logging
 import multiprocessing
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import psycopg
 import pytest
@@ -200,7 +200,7 @@ def test_a_safe_point_with_nothing_staged_takes_no_lock_and_waits_for_no_staging
         stack.enter_context(store.held(when=lambda key: key.startswith("packs/")))
         trainer.commit(1)
         until(lambda: any(key.startswith("packs/") for _, key in store.calls))
-        for lock in (follower._applying, follower._changed, replica._gate._changed):
+        for lock in (follower._changed, replica._gate._changed):
             stack.enter_context(lock)
         found = []
         calling = threading.Thread(target=lambda: found.append(follower.safe_point()))
@@ -262,6 +262,34 @@ def test_moves_of_ones_own_do_no_harm(trainer, sampler):
         until(lambda: follower.offered == version)
         follower.safe_point()
         assert same(live, state_at(2))
+
+
+@pytest.mark.parametrize("apply", ["auto", "manual"])
+def test_a_move_of_ones_own_gets_where_it_was_told_while_the_ref_moves(trainer, sampler, apply):
+    ended = threading.Event()
+
+    def train():
+        for step in range(1, 1000):
+            if ended.is_set():
+                break
+            trainer.commit(step)
+
+    def serve(follower):
+        while not ended.is_set():
+            follower.safe_point()
+
+    with following(sampler, apply=apply, every=0.001) as (replica, follower, _):
+        threads = [threading.Thread(target=train), threading.Thread(target=serve, args=(follower,))]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                assert replica.move(trainer.ids[0]).version == trainer.ids[0]
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+        assert follower.told == []
 
 
 # --- a newer version while one is being staged ---
@@ -466,6 +494,35 @@ def test_a_callback_may_close_what_it_is_called_by(trainer, sampler):
         trainer.commit(1, {"other": torch.ones(3)})
         assert ended.wait(60)
         until(lambda: not follower._thread.is_alive())
+
+
+@pytest.mark.parametrize("error", [HookFailed, ForeignWrite])
+def test_a_callback_at_a_safe_point_may_close_what_it_is_called_by(trainer, sampler, error):
+    told = []
+
+    def on_error(found):
+        told.append(type(found))
+        follower.close()
+
+    def on_apply(applied):
+        if error is HookFailed and applied.version != trainer.ids[0]:
+            raise ValueError("not this one")
+
+    with following(sampler, apply="manual", on_error=on_error, on_apply=on_apply) as (_, follower, live):
+        version = trainer.commit(1)
+        until(lambda: follower.offered == version)
+        if error is ForeignWrite:
+            live["w"].view(torch.int16)[0, 0] = 77
+
+        def call():
+            with suppress(ForeignWrite):
+                follower.safe_point()
+
+        calling = threading.Thread(target=call, daemon=True)
+        calling.start()
+        calling.join(30)
+        assert not calling.is_alive()
+        assert told == [error]
 
 
 def test_waiting_for_a_version_ends_when_its_time_is_over(trainer, sampler):
