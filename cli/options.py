@@ -79,7 +79,7 @@ def pairs(what: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...
         for text in given:
             name, equals, value = text.partition("=")
             if not name or not equals:
-                raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE", ctx, param)
+                raise click.BadParameter(f"{text!r} is not of the form {param.metavar}", ctx, param)
             if name in found:
                 raise click.BadParameter(f"{what} {name!r} is given twice", ctx, param)
             found[name] = value

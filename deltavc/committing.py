@@ -194,8 +194,10 @@ class Committing(Lookup):
         entry = self._index.head(ref)  # not a newer one, whose version the database may not know
         head = entry.new if entry is not None else None
         if head is None and start is None and (entry is not None or self.branches()):
-            gone = "it was deleted" if entry is not None else "there is no branch of this name"
-            reason = f"{gone}; make it first: repo.branch, `deltavc branch`"
+            if entry is not None:
+                again = f"`deltavc branch {branch} {branch}@{{1}}` makes it where it was"
+                raise UnknownRef(branch, f"it was deleted; {again}")
+            reason = "there is no branch of this name; make it first: repo.branch, `deltavc branch`"
             raise UnknownRef(branch, reason, tuple(self._index.branches()))
         if start is not None and head is not None and (start[0] if start else None) != head:
             raise BranchMoved(branch, start[0] if start else None, head)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar
 
 __all__ = [
@@ -373,7 +374,10 @@ class CorruptObject(Corruption):
     version: str | None = None
 
     kind = "corrupt_object"
-    hint = "Restore the object from a copy of the store; other versions may still be reachable."
+    hint = (
+        "Restore the object from a copy of the store. `deltavc fsck --full` says which versions need it, "
+        "and with --repair does what can be done without it."
+    )
 
     def __str__(self) -> str:
         of = f" (needed by version {self.version})" if self.version else ""
@@ -414,7 +418,10 @@ class WrongWeights(Corruption):
     tensors: tuple[str, ...]
 
     kind = "wrong_weights"
-    hint = "They were not handed over. If it happens again, the store or this machine's memory is at fault."
+    hint = (
+        "Nothing was handed over. If these are live weights, something else wrote to them, or they were never that "
+        "version: look at `at` and the bindings. Otherwise the store or this machine's memory is at fault."
+    )
 
     def __str__(self) -> str:
         names = ", ".join(repr(name) for name in self.tensors[:5]) or "which cannot be told"
@@ -485,7 +492,10 @@ class StoreDenied(StoreError):
     reason: str
 
     kind = "store_denied"
-    hint = "Check the credentials and what they permit on this bucket or directory."
+    hint = (
+        "For S3, check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and what they permit on the bucket; "
+        "for a directory, its owner, and whether its disk can be written."
+    )
 
     def __str__(self) -> str:
         return f"{self.url} denies {self.operation}: {self.reason}"
@@ -500,7 +510,7 @@ class StoreUnavailable(StoreError):
     reason: str
 
     kind = "store_unavailable"
-    hint = "Check the address and the network, and try again."
+    hint = "Check the address (for S3 also the bucket and endpoint_url) and the network or disk, and try again."
 
     def __str__(self) -> str:
         return f"{self.url} is unavailable for {self.operation}: {self.reason}"
@@ -528,7 +538,10 @@ class StoreUnfit(StoreError):
     reason: str
 
     kind = "store_unfit"
-    hint = "Use a directory with hard links, or S3 that honours create-if-absent (If-None-Match: * on PUT)."
+    hint = (
+        "Take a place that is fit: a directory on a file system with hard links, or a prefix of an S3 bucket "
+        "that honours create-if-absent (If-None-Match: * on PUT)."
+    )
 
     def __str__(self) -> str:
         return f"{self.url} cannot hold a repository: {self.reason}"
@@ -565,7 +578,10 @@ class DatabaseUnavailable(DatabaseError):
     reason: str
 
     kind = "database_unavailable"
-    hint = "Check its address, that it runs, and that its disk has room; or name an empty one, which fills itself."
+    hint = (
+        "Check its address, that it runs, and that its disk has room and can be written. It is only an index: "
+        "--db sqlite:// does without it, and an empty database that you name instead fills itself."
+    )
 
     def __str__(self) -> str:
         return f"database {self.url} is unavailable: {self.reason}"
@@ -646,7 +662,8 @@ class GraceTooShort(InputError):
     )
 
     def __str__(self) -> str:
-        return f"the repository's grace is {self.grace:g} s; what is only older than {self.asked:g} s may be in use"
+        grace, asked = (timedelta(seconds=seconds) for seconds in (self.grace, self.asked))
+        return f"the repository's grace is {grace}; what is only older than {asked} may be in use"
 
 
 # --- paths and writers ---
@@ -659,7 +676,10 @@ class NoPath(DeltavcError):
     version: str
 
     kind = "no_path"
-    hint = "Its lineage is kept, its weights are not. Check out a version near it: `deltavc log` shows them."
+    hint = (
+        "They were given up, or are lost; its lineage is kept. Take a version near it: `deltavc log` shows them, "
+        "and `deltavc verify REF` says whether one is whole."
+    )
 
     def __str__(self) -> str:
         return f"version {self.version} has no weights that can be reached"

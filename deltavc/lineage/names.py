@@ -38,6 +38,8 @@ def tag_ref(name: str) -> str:
 
 def check_name(name: str) -> None:
     """Raise BadRefName unless a branch or tag may have this name."""
+    if not isinstance(name, str):
+        raise BadRefName(repr(name)[:MAX_NAME], "it is not text")
     if not name or len(name) > MAX_NAME:
         raise BadRefName(name[:MAX_NAME], f"it has {len(name)} characters; 1 to {MAX_NAME} are allowed")
     try:

@@ -47,7 +47,10 @@ class LocalStore:
 
     def prepare(self) -> None:
         with file_errors(self.url, "creating the directory"):
-            os.makedirs(self._root, exist_ok=True)
+            try:
+                os.makedirs(self._root, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise StoreUnfit(self.url, "it, or a folder that it should lie in, is a file") from error
             sync_directory(os.path.dirname(self._root))
         self._was_there = True
 
@@ -64,7 +67,7 @@ class LocalStore:
 
     def now(self) -> datetime:
         # The file system's clock is not this machine's when the file system is a network one.
-        with file_errors(self.url, "asking the time"), new_file(os.path.join(self._root, "now")) as new:
+        with file_errors(self.url, "making a file"), new_file(os.path.join(self._root, "now")) as new:
             return _time(os.fstat(new.file.fileno()))
 
     def get(self, key: str, start: int = 0, nbytes: int | None = None) -> bytes:

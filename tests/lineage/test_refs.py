@@ -303,7 +303,7 @@ BAD_NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", [*BAD_NAMES.split(), "", "a b", "a\n", "a\0", "f" * 64, "x" * 201, "\ud800"])
+@pytest.mark.parametrize("name", [*BAD_NAMES.split(), "", "a b", "a\n", "a\0", "f" * 64, "x" * 201, "\ud800", 1, None])
 def test_names_that_read_as_something_else_are_refused(name):
     with pytest.raises(BadRefName):
         check_name(name)

@@ -144,6 +144,13 @@ def small_disk(tmp_path):
     subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+def test_a_file_in_the_way_is_no_fault_of_any_network(tmp_path, below):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnfit, match="is a file"):
+        open_store(f"{tmp_path / 'file'}{below}").prepare()
+
+
 def test_a_full_disk_is_said_to_be_full_and_keeps_nothing_half_written(small_disk, tmp_path):
     store = open_store(small_disk)
     store.put("old", BODY)
