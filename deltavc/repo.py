@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from deltavc.committing import Committing
+from deltavc.committing import PATIENCE, Committing
 from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, UnknownRef
 from deltavc.freshness import Freshness
 from deltavc.keeping import Keeping
@@ -36,7 +36,7 @@ from deltavc.version import Version
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch.distributed.distributed_c10d import ProcessGroup
 
     from deltavc.access import Access
     from deltavc.diff import Diff
@@ -89,32 +89,43 @@ class Repo(Committing, Keeping, Tending, Serving):
         ref: str = "main",
         *,
         device: torch.device | str = "cpu",
-        into: Mapping[str, Tensor] | torch.nn.Module | None = None,
+        into: Mapping[str, Any] | torch.nn.Module | None = None,
         tensors: Sequence[str] | None = None,
         path: str | Path | None = None,
         overwrite: bool = False,
+        group: ProcessGroup | None = None,
+        timeout: float = PATIENCE,
         memory: int = DEFAULT_MEMORY,
     ) -> Checkout:
         """Put a version's weights together and prove that they are that version.
 
         Args:
             device: where new tensors go.
-            into: live tensors to write to, in place; after an error they hold no version.
+            into: live tensors to write to, in place; after an error they hold no version. DTensors and
+                `deltavc.Shard`s among them are what a rank holds of larger tensors: it reads only the frames that meet
+                them, and need not hold all tensors.
             tensors: names, or patterns of names, to check out; a single one as a string; None for all.
             path: also write them there: .safetensors files laid out as they were committed, and the version's
                 files. The directory has to be empty unless `overwrite`.
+            group: a process group: all its ranks check out what they hold, and prove together that it is the version,
+                parts too. Every rank calls it, with `into=`. Without it, parts rest on the checksums of frames.
+            timeout: seconds that a rank waits for the others, while they read their parts.
             memory: bytes it may take beyond the tensors.
 
         Raises:
             UnknownRef, AmbiguousRef, NoPath; LayoutMismatch: `into` or `tensors` do not fit the version.
             Corruption: something on the way is damaged, and no weights are handed over.
             BadCheckpoint: `path` cannot be written to, or tensors that its files cannot hold, all named.
+            PeerFailed, GroupBroken: another rank failed, or did not answer.
         """
         from deltavc import reader
         from deltavc.lineage.plan import plan
         from deltavc.lineage.replan import replanning
         from deltavc.live import Live
+        from deltavc.parts import in_parts
 
+        if group is not None or (into is not None and in_parts(into)):
+            return self._checkout_parts(ref, into, tensors, path, group, timeout, memory)
         version = self.resolve(ref)
         record = self._index.version(version).record
         live = None if into is None else Live.of(into)
@@ -225,6 +236,25 @@ class Repo(Committing, Keeping, Tending, Serving):
 
         objects = Objects(self._store, self._transfers, memory)
         return Access(self._store, self._transfers, objects, self._refs, self._index, self._freshness, self._author)
+
+    def _checkout_parts(
+        self,
+        ref: str,
+        into: Mapping[str, Any] | torch.nn.Module | None,
+        tensors: Sequence[str] | None,
+        path: str | Path | None,
+        group: ProcessGroup | None,
+        timeout: float,
+        memory: int,
+    ) -> Checkout:
+        from deltavc.ranks.meeting import council_of
+        from deltavc.sharded.checkout import checkout, checkout_together
+
+        if into is None or path is not None:
+            raise ValueError("what many ranks hold is checked out into=, and not to a path")
+        if group is None:
+            return checkout(self._access(memory), self.resolve(ref), into, tensors)
+        return checkout_together(self._access(memory), council_of(group, None, timeout), ref, into, tensors)
 
     def _create(self, what: str, name: str, at: str) -> Version:
         ref = names.branch_ref(name) if what == "branch" else names.tag_ref(name)

@@ -78,7 +78,7 @@ class Serving(Lookup):
 
     def replica_group(
         self,
-        live: Mapping[str, Tensor] | torch.nn.Module,
+        live: Mapping[str, Any] | torch.nn.Module,
         at: str = "main",
         *,
         group: ProcessGroup | None = None,
@@ -91,7 +91,7 @@ class Serving(Lookup):
     ) -> ReplicaGroup:
         """Take the live tensors of all ranks of a process group, which make up a version, to move them together.
 
-        Every rank calls it, with what it holds: whole tensors, shards (`deltavc.bindings.sharded`), or some only.
+        Every rank calls it, with what it holds: whole tensors, DTensors, `deltavc.Shard`s, or some tensors only.
 
         Args:
             at: the version they are at, which is checked. Rank 0 resolves it.

@@ -83,8 +83,14 @@ TREE = {
 }
 
 VALUES = {
-    **{"str": "x", "int": 3, "float": 1.5, "str | None": None, "bool": True},
-    **{"tuple[str, ...]": ("one", "two"), "tuple[int, ...]": (1, 2), "tuple[tuple[int, ...], ...]": ((0, 2), (1,))},
+    "str": "x",
+    "int": 3,
+    "float": 1.5,
+    "str | None": None,
+    "bool": True,
+    "tuple[str, ...]": ("one", "two"),
+    "tuple[int, ...]": (1, 2),
+    "tuple[tuple[int, ...], ...]": ((0, 2), (1,)),
 }
 
 

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from deltavc.access import Access
 from deltavc.bindings import Bindings, bind
 from deltavc.lineage.resolve import resolve
+from deltavc.parts import localized
 from deltavc.patterns import matching
 from deltavc.ranks.council import Council
 from deltavc.ranks.exchange import Exchange
@@ -22,7 +22,7 @@ from deltavc.replica.group import ReplicaGroup
 def open_group(
     access: Access,
     council: Council,
-    live: Mapping[str, Tensor] | torch.nn.Module,
+    live: Mapping[str, Any] | torch.nn.Module,
     at: str,
     bindings: Bindings | None,
     ignore: Sequence[str],
@@ -40,7 +40,8 @@ def open_group(
         version = resolve(access.index, call.told(partial(resolve, access.index, at)))
         record = access.index.version(version).record
         layout = access.objects.layout(record.layout, version)
-        bound = bind(live, layout, bindings, ignore, complete=False)
+        tensors, bindings = localized(live, bindings)
+        bound = bind(tensors, layout, bindings, ignore, complete=False)
         patterns = [ignore] if isinstance(ignore, str) else ignore
         ignored = {name for pattern in patterns for name in matching(pattern, layout.place.keys())}
         call.agree()

@@ -1,10 +1,5 @@
 """Pieces: what one rank holds of a state that is spread over many.
 
-    value of the state                     piece
-    tensor                                 the whole tensor, which others may hold too
-    DTensor, Shard and Replicate           the box that its mesh and placements give this rank
-    deltavc.Shard                          the box that it says
-
 A piece is memory of this rank and where in the whole tensor it lies. Nothing is copied, and nothing is asked of
 other ranks.
 """
@@ -18,16 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from deltavc.change import Box
 from deltavc.delta.codecs import zstd
-from deltavc.errors import BadState
 from deltavc.layout import Layout, TensorSpec
-from deltavc.live import named_tensors
-from deltavc.shard import Shard
+from deltavc.parts import shards_of
 from deltavc.weights.state import StateView, open_state
 
 MAX_DESCRIPTION = 1 << 30
@@ -59,8 +49,7 @@ class Pieces:
         Raises:
             BadState, UnsupportedDtype: something in it cannot be committed.
         """
-        found = {name: _held(name, value) for name, value in named_tensors(state).items()}
-        held = {name: shard for name, shard in found.items() if shard is not None}
+        held = shards_of(state)
         view = _view({name: shard.tensor for name, shard in held.items()}, dtype)
         pieces = {}
         for local in view.layout.tensors:
@@ -111,32 +100,3 @@ class Description:
 
 def _view(tensors: Mapping[str, Tensor], dtype: torch.dtype | str | None) -> StateView:
     return open_state(tensors, dtype) if tensors else StateView(Layout(()), {})
-
-
-def _held(name: Any, value: Any) -> Shard | None:
-    """What this rank holds under a name; None if that is nothing."""
-    if isinstance(value, Shard):
-        return value
-    if isinstance(value, DTensor):
-        return _part_of(name, value)
-    if isinstance(value, Tensor):
-        return Shard(value, tuple(value.shape), (0,) * value.dim())
-    raise BadState(f"is not a tensor but a {type(value).__name__}", str(name))
-
-
-def _part_of(name: str, value: DTensor) -> Shard | None:
-    for placement in value.placements:
-        if placement.is_partial():
-            reason = "its values are spread over ranks and not added up: redistribute it to Shard or Replicate first"
-            raise BadState(f"is a DTensor with a Partial placement; {reason}", name)
-    if value.device_mesh.get_coordinate() is None:
-        return None
-    with torch.no_grad():
-        local = value.to_local()
-    if isinstance(local, AsyncCollectiveTensor):
-        local = local.wait()
-    shape, offsets = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
-    if tuple(local.shape) != tuple(shape):
-        has, due = list(local.shape), list(shape)
-        raise BadState(f"is a DTensor whose part here has the shape {has}, where its placements give {due}", name)
-    return Shard(local, tuple(value.shape), tuple(offsets))
