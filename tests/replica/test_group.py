@@ -325,6 +325,7 @@ def stuck_reader(rank, url, versions):
         return found, here.report()
 
 
+@pytest.mark.long
 def test_readers_that_do_not_leave_stop_a_move_of_all(line):
     url, versions = line
     first, *_, last = versions
@@ -406,6 +407,7 @@ def late(rank, url, versions):
         return missed, took, here.report()
 
 
+@pytest.mark.long
 def test_a_rank_that_is_late_stops_the_move_and_the_next_one_succeeds(line):
     url, versions = line
     first, second, *_ = versions
@@ -452,25 +454,31 @@ def at_step(step, here):
 
 
 def ending(rank, url, versions, step, victim, **options):
-    with Rank(rank, SIZE, url, versions, timeout=2.0, **options) as (group, here):
+    with Rank(rank, SIZE, url, versions, timeout=PATIENCE, **options) as (group, here):
         if rank == victim:
             at_step(step, here)
         begin = time.monotonic()
         found = here.report(ends_of(group.move, list(versions)[-1]))
-        assert time.monotonic() - begin < 15
+        assert time.monotonic() - begin < 60
         assert (group.state == "unusable") == (found[0] is None)
         assert ends_of(lambda: group.stage("main").wait()) is not None
         assert here.report()[0] == found[0]
     return found
 
 
+PATIENCE = 6.0
+"""Seconds that survivors wait: longer than a busy machine keeps a rank that lives from answering."""
+
 BEFORE = ["staging", "summing", "comparing", "writing", "hook", "voting"]
 AFTER = ["decided", "taking"]
 
 
+STEPS = [*((step, 1) for step in (*BEFORE, "voted", *AFTER)), *((step, 0) for step in ("writing", "voted", "decided"))]
+
+
 @pytest.mark.parametrize(
     ("step", "victim"),
-    [*((step, 1) for step in (*BEFORE, "voted", *AFTER)), *((step, 0) for step in ("writing", "voted", "decided"))],
+    [pytest.param(*each, marks=[] if each in (("writing", 1), ("decided", 0)) else pytest.mark.long) for each in STEPS],
 )
 def test_ranks_that_survive_another_are_all_at_one_version(line, step, victim):
     url, versions = line
@@ -492,6 +500,7 @@ def ending_beside(rank, url, versions, path, step):
     return ending(rank, url, versions, step, 0, store=dist.FileStore(path, SIZE))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["writing", "decided"])
 def test_with_a_store_that_outlives_rank_0_those_who_survive_it_serve(line, tmp_path, step):
     url, versions = line
@@ -501,7 +510,10 @@ def test_with_a_store_that_outlives_rank_0_those_who_survive_it_serve(line, tmp_
     assert {served for served, *_ in outcomes[1:]} == {last if step in AFTER else first}
 
 
-@pytest.mark.parametrize("step", ["staging", "writing", "voting", "voted", "decided"])
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(each, marks=pytest.mark.long) for each in ("staging", "voting", "voted", "decided")] + ["writing"],
+)
 def test_ranks_that_survive_the_one_that_serves_the_store_never_serve_two_versions(line, step):
     url, versions = line
     outcomes = in_ranks(SIZE, ending, url, versions, step, 0, host=0)
@@ -531,6 +543,7 @@ def frozen_and_thawed(rank, url, versions, pids):
         return found, error, took
 
 
+@pytest.mark.long
 def test_ranks_wait_for_a_frozen_store_no_longer_than_they_said(line):
     url, versions = line
     pids = fresh.Array("i", SIZE)
