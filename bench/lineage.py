@@ -38,7 +38,7 @@ class NothingNew:
 
     prefixes = list
 
-    def get(self, key):
+    def get(self, key, start=0, nbytes=None):
         raise ObjectMissing(key)
 
 
