@@ -37,7 +37,8 @@ from deltavc.store.transfers import Transfers
 from deltavc.timings import Timings
 
 SMALL_PACK = 1 << 20
-"""Packs up to this size are fetched whole: a second request would cost more than the bytes."""
+"""Packs up to this size are fetched whole: a second request would cost more than the bytes. Where boxes are wanted that
+may be in few of them, packs up to a sixteenth of it."""
 
 MAX_RANGE = 16 << 20
 """Frames next to each other are fetched together, up to this many bytes a request."""
@@ -117,8 +118,9 @@ class Objects:
             raise CorruptObject(key, f"{len(body)} bytes where {nbytes} were expected", version)
         return body
 
-    def index(self, use: PackUse, version: str) -> tuple[PackIndex, bytes | None]:
-        """The index of a pack; with it the whole pack, checked against its name, when it is small."""
+    def index(self, use: PackUse, version: str, small: int | None = None) -> tuple[PackIndex, bytes | None]:
+        """The index of a pack; with it the whole pack, checked against its name, when it is small (SMALL_PACK)."""
+        small = SMALL_PACK if small is None else small
         offset = use.index[0]
         try:
             packs.check_place(use.index, use.nbytes)
@@ -126,7 +128,7 @@ class Objects:
             raise CorruptObject(use.key, f"an edge says that it has {error.reason}", version) from error
         for last in (False, True):
             try:
-                if use.nbytes <= SMALL_PACK:
+                if use.nbytes <= small:
                     body = self.get(use.key, version, 0, use.nbytes)
                     return packs.check_pack(body, use.pack), body
                 return packs.read_index(self.get(use.key, version, offset, use.nbytes - offset), use.nbytes), None
@@ -233,13 +235,14 @@ def fetched(
         CorruptObject, MissingObject: with the object's key and the version whose edge needs it.
     """
     uses = [(number, use) for number, leg in enumerate(found) for use in leg.step.edge.packs]
+    small = SMALL_PACK if boxes is None else SMALL_PACK // 16
 
     def open_index(item: tuple[int, PackUse]) -> tuple[PackIndex, bytes | None]:
-        return objects.index(item[1], found[item[0]].step.edge.target)
+        return objects.index(item[1], found[item[0]].step.edge.target, small)
 
     def index_nbytes(item: tuple[int, PackUse]) -> int:
         use = item[1]
-        return use.nbytes if use.nbytes <= SMALL_PACK else use.index[1] + 16 * use.index[2]
+        return use.nbytes if use.nbytes <= small else use.index[1] + 16 * use.index[2]
 
     def jobs() -> Iterator[Job]:
         budget = objects.memory // 4

@@ -142,6 +142,28 @@ def test_no_more_is_read_than_meets_what_is_held(tmp_path):
     assert sum(nbytes) < 1.4 * (4 << 20)  # one frame of four, which is the whole of one tensor
 
 
+def test_of_the_packs_of_many_ranks_those_of_others_cost_an_index_each(tmp_path):
+    url = str(tmp_path / "repo")
+    state = {"wide": random_bits("float32", (8, 1 << 16), 1)}
+    deltavc.init(url).close()
+    in_ranks(4, raw_rows, url)
+    store = faulty(url)
+    with opened(store) as repo:
+        held = {"wide": Shard(torch.zeros(2, 1 << 16), (8, 1 << 16), (2, 0))}
+        repo.resolve("main")
+        store.calls.clear()
+        repo.checkout("main", into=held)
+        assert same_parts(held, {"wide": Shard(state["wide"][2:4].clone(), (8, 1 << 16), (2, 0))})
+        assert len([key for name, key in store.calls if name == "get" and key.startswith("packs/")]) == 4 + 1
+
+
+def raw_rows(rank, url):
+    state = {"wide": random_bits("float32", (8, 1 << 16), 1)}
+    with deltavc.open(url, db="sqlite://") as repo:
+        held = parts.by_rows(rank, 4, state)
+        repo.commit(held, group=dist.group.WORLD, timeout=30.0)
+
+
 def damaged(rank, url, spoil):
     with deltavc.open(url, db="sqlite://") as repo:
         held = blank(parts.by_rows(rank, 2, small_state()))
