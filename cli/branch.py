@@ -23,6 +23,11 @@ def branch(repo: Repo, out: Output, name: str | None, at: str | None, delete: bo
 
     With NAME, make it at AT (default: main). Deleting a branch deletes no version:
     they can still be found by id and in the reflog.
+
+    \b
+    Example:
+      deltavc branch experiment main~3
+      deltavc branch -d experiment
     """
     if delete:
         if name is None or at is not None:

@@ -22,6 +22,10 @@ def checkout(repo: Repo, out: Output, ref: str, directory: str, overwrite: bool)
     """Write the weights of REF to DIR, proven bit for bit.
 
     They are .safetensors files laid out as they were committed, with the version's other files beside them.
+
+    \b
+    Example:
+      deltavc checkout best:reward -o out
     """
     with out.progress(f"checking out {ref}"):
         state = repo.checkout(ref, path=directory, overwrite=overwrite)

@@ -56,6 +56,10 @@ def commit(
     """Commit the checkpoint at PATH to a branch.
 
     PATH is a .safetensors file, a directory of them (its other files are kept too), or a .pt file of plain tensors.
+
+    \b
+    Example:
+      deltavc commit out/step-120 --step 120 --metric reward=0.8 -m "longer context"
     """
     with out.progress(f"committing {path}"):
         version = repo.commit(

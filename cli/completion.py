@@ -15,7 +15,12 @@ from .output import Output
 def completion(settings: Settings, out: Output, shell: str) -> None:
     """Print a completion script for SHELL.
 
-    bash and zsh: eval "$(deltavc completion bash)"; fish: deltavc completion fish | source.
+    Evaluate it in the shell's start-up file.
+
+    \b
+    Example:
+      eval "$(deltavc completion bash)"
+      deltavc completion fish | source
     """
     from .main import main
 

@@ -16,7 +16,12 @@ def db() -> None:
 @db.command()
 @pass_output
 def upgrade(settings: Settings, out: Output) -> None:
-    """Bring the database's schema to the one that this release needs."""
+    """Bring the database's schema to the one that this release needs.
+
+    \b
+    Example:
+      deltavc db upgrade --db postgresql://me@host/lineage
+    """
     from deltavc.opening import upgrade_database
 
     from .config import locate

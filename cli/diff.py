@@ -23,6 +23,10 @@ def diff(repo: Repo, out: Output, a: str, b: str, all_tensors: bool) -> None:
 
     Shows how many elements changed, and the largest step in ULPs. An ULP is one step between neighbouring values
     of a dtype, counted across zero.
+
+    \b
+    Example:
+      deltavc diff main~1 main
     """
     with out.progress(f"comparing {a} and {b}"):
         found = repo.diff(a, b)

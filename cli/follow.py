@@ -55,15 +55,15 @@ def follow(
 ) -> None:
     """Keep DIR at the newest version of REF.
 
-    For engines that load weights from disk:
+    For engines that load weights from disk. DIR gets .safetensors files laid out as they were committed, the version's
+    other files, and VERSION, which says what they are; while MOVING is there, they are being replaced. A move costs a
+    delta, is proven before anything is written, and writes only files that differ. CMD also finds DELTAVC_VERSION,
+    DELTAVC_STEP and DELTAVC_PATH in its environment; one that failed is not run again before the next move. A store or
+    database that is away is waited for, unless --once.
 
     \b
-        deltavc follow main --into serving --run 'curl -sf -X POST localhost:8000/reload'
-
-    DIR gets .safetensors files laid out as they were committed, the version's other files, and VERSION, which says
-    what they are; while MOVING is there, they are being replaced. A move costs a delta, is proven before anything is
-    written, and writes only files that differ. CMD also finds DELTAVC_VERSION, DELTAVC_STEP and DELTAVC_PATH in its
-    environment. A store or database that is away is waited for, unless --once.
+    Example:
+      deltavc follow main --into serving --run 'curl -sf -X POST localhost:8000/reload'
     """
     with repo.follow(ref, directory, every=every, keep=keep) as follower:
         if once:

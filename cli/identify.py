@@ -21,6 +21,10 @@ def identify(repo: Repo, out: Output, path: str) -> None:
     """Find the versions that hold exactly PATH's weights.
 
     PATH is a checkpoint as for commit. The exit code is 1 if there is no such version.
+
+    \b
+    Example:
+      deltavc identify out/model.safetensors
     """
     with out.progress(f"reading {path}"):
         versions = repo.identify(path)

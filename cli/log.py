@@ -27,6 +27,12 @@ def log(
     """Show the history of REF (default: main), newest first.
 
     A..B shows what B has and A has not. Ids are followed by the branches and tags there.
+
+    \b
+    Example:
+      deltavc log --oneline -n 20
+      deltavc log --all --graph --oneline
+      deltavc log v1.0..main
     """
     versions = repo.log(ref, limit, all=every, first_parent=first_parent)
     out.log(versions, repo.names(), oneline=oneline, graph=graph)

@@ -63,7 +63,7 @@ Exit codes:
   1    failed, or nothing was found
   2    the command line or the configuration makes no sense
   10   no repository
-  11   conflict: the branch moved meanwhile, or the name is taken; nothing was changed
+  11   conflict: the branch moved meanwhile, the name is taken, or the directory in use; nothing was changed
   20   corruption: stored bytes are damaged or missing, or a check found something else; no weights were handed over
   130  interrupted
 """
@@ -81,6 +81,12 @@ class Commands(click.Group):
         command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with a whole sentence for each; click would cut it at the end of the line."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in found if command])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

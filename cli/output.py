@@ -51,11 +51,12 @@ class Output:
 
     # --- results ---
 
-    def initialized(self, url: str, database: str | None, config: str) -> None:
-        """A new repository, and the configuration that leads to it."""
+    def initialized(self, url: str, database: str | None, config: str | None) -> None:
+        """A new repository, and the configuration that leads to it, if one was written."""
+        wrote = [] if config is None else [f"wrote {config}"]
         self._print(
             {"repository": url, "database": database, "config": config},
-            [f"new repository at {url}", f"database {database or 'none'}", f"wrote {config}"],
+            [f"new repository at {url}", f"database {database or 'none'}", *wrote],
         )
 
     def committed(self, version: Version) -> None:

@@ -21,5 +21,9 @@ def reflog(repo: Repo, out: Output, branch: str, limit: int | None) -> None:
     """Show the moves of BRANCH (default: main).
 
     Newest first: to which version, when, by whom and why.
+
+    \b
+    Example:
+      deltavc reflog main -n 10
     """
     out.reflog(branch, repo.reflog(branch, limit))

@@ -19,5 +19,10 @@ if TYPE_CHECKING:
 @click.option("--reason", required=True, help="Why; kept in the reflog.")
 @pass_repo
 def rollback(repo: Repo, out: Output, branch: str, to: str, reason: str) -> None:
-    """Move BRANCH back to an earlier version. Nothing is deleted."""
+    """Move BRANCH back to an earlier version. Nothing is deleted.
+
+    \b
+    Example:
+      deltavc rollback main --to step:118 --reason "reward collapsed"
+    """
     out.moved(branch, repo.rollback(branch, to=to, reason=reason))

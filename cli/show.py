@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 @click.option("--tensors", is_flag=True, help="List every tensor's name, dtype and shape.")
 @pass_repo
 def show(repo: Repo, out: Output, ref: str, tensors: bool) -> None:
-    """Show all that is known of REF (default: main)."""
+    """Show all that is known of REF (default: main).
+
+    \b
+    Example:
+      deltavc show best:reward --tensors
+    """
     version = repo.version(ref)
     names = repo.names().get(version.id, [])
     out.show(version, names, repo.edges(version.id), repo.tensors(version.id), tensors=tensors)

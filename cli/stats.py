@@ -16,5 +16,10 @@ if TYPE_CHECKING:
 @click.command()
 @pass_repo
 def stats(repo: Repo, out: Output) -> None:
-    """Count versions, branches, tags, snapshots, deltas and bytes."""
+    """Count versions, branches, tags, snapshots, deltas and bytes.
+
+    \b
+    Example:
+      deltavc stats --json
+    """
     out.stats(repo.stats())

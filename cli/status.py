@@ -19,6 +19,10 @@ def status(repo: Repo, out: Output) -> None:
     """Show the repository, its database, branches and tags.
 
     A database that is behind catches up by itself; that is what this command reports, and does.
+
+    \b
+    Example:
+      deltavc status
     """
     behind = repo.behind()
     branches, tags = (

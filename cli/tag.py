@@ -22,6 +22,10 @@ def tag(repo: Repo, out: Output, name: str | None, at: str | None, delete: bool)
     """List, make or delete tags.
 
     With NAME, give that name to the version AT (default: main) for good: a tag never moves.
+
+    \b
+    Example:
+      deltavc tag v1.0 best:reward
     """
     if delete:
         if name is None or at is not None:

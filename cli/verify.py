@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -29,9 +30,16 @@ def verify(repo: Repo, out: Output, what: str, against: str | None) -> None:
       deltavc verify best:reward
       deltavc verify out --against best:reward
     """
+    from deltavc.errors import UnknownRef
+
     if against is None:
-        with out.steps() as progress:
-            found = repo.verify(what, progress=progress)
+        try:
+            with out.steps() as progress:
+                found = repo.verify(what, progress=progress)
+        except UnknownRef as error:
+            if Path(what).exists():
+                error.add_note(f"({what} is in this folder: to compare it with a version, add --against REF)")
+            raise
         out.verified(found)
         ok = found.ok
     else:

@@ -66,6 +66,8 @@ def test_verify_compares_a_checkpoint_with_a_version(run, project):
     found = run("verify", "step3", "--against", "step:2", "--json", code=20).json
     assert [difference["name"] for difference in found["tensors"]] == ["layer.weight"]
     run("verify", "nothing", "--against", "step:2", code=1)
+    assert "add --against REF" in run("verify", "step2", code=1).stderr  # a checkpoint, not a version
+    assert "--against" not in run("verify", "step9", code=1).stderr
 
 
 def test_audit_tells_all_on_a_page(run, project):

@@ -107,8 +107,20 @@ def test_a_configuration_that_makes_no_sense_is_named(run, folder, text):
 
 def test_init_does_not_replace_a_configuration(run, project, folder):
     before = (folder / config.FILE).read_text()
-    assert "config.toml" in run("init", "another", code=2).stderr
+    said = run("init", "another", code=2).stderr
+    assert f"config.toml is there already, and names {project}" in said
+    assert "--no-config" in said
+    assert not (folder / "another").exists()
+    assert run("init", "another", "--no-config").stdout.splitlines()[1:] == [
+        f"database sqlite:///{folder / 'another' / 'lineage.db'}"
+    ]
     assert (folder / config.FILE).read_text() == before
+    run("commit", "step1", "--repo", "another")
+
+
+def test_init_without_a_configuration_leaves_the_folder_alone(run, folder):
+    assert run("init", "runs/demo", "--no-config", "--json").json["config"] is None
+    assert not (folder / config.FILE).parent.exists()
     assert not (folder / "another").exists()
 
 

@@ -5,7 +5,7 @@ import shlex
 
 import click
 import pytest
-from deltavc.cli.main import main
+from deltavc.cli.main import COMMANDS, main
 
 import deltavc
 from deltavc import errors
@@ -109,6 +109,18 @@ def options_of(command):
 def skipped(word, group):
     """Whether a word before a command's name is an option's value, or stands for any command."""
     return word.isupper() or word == "..." or "=" in word or "://" in word or "/" in word
+
+
+@pytest.mark.parametrize("name", [*(name for name in COMMANDS if name != "db"), "db upgrade"])
+def test_the_help_of_every_command_has_examples_that_are_commands(name):
+    context = click.Context(main, info_name="deltavc")
+    for word in name.split():
+        context = click.Context(context.command.get_command(context, word), parent=context, info_name=word)
+    examples = context.get_help().partition("\n  Example:\n")[2].partition("\n\n")[0]
+    found = re.findall(r"\bdeltavc [^)|\n]+", examples)
+    assert any(command.startswith(f"deltavc {name}") for command in found)
+    for command in found:
+        check_command(command)
 
 
 def test_troubleshooting_tells_of_every_kind_of_error_and_of_no_other():
