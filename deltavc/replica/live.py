@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import deque
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,20 +32,18 @@ from deltavc.lineage.replan import replanning
 from deltavc.ranks.worker import Worker
 from deltavc.replica.applied import Applied, Span, Staged
 from deltavc.replica.gate import Gate
-from deltavc.replica.position import Journal, Position, Ready
+from deltavc.replica.position import History, Journal, Position, Ready
 from deltavc.replica.proof import check_layout, prove, shares
 from deltavc.replica.rewriting import rewrite
 from deltavc.replica.routing import Router
-from deltavc.replica.staging import Staging
-from deltavc.replica.streams import beside, fence, synchronize
+from deltavc.replica.staging import Staging, default_bytes
+from deltavc.replica.streams import Beside, fence
 from deltavc.replica.swaps import Swap, swap_all, undo_all
 from deltavc.timings import Timings
 
 log = logging.getLogger(__name__)
 
 ReplicaState = Literal["serving", "staged", "applying", "unusable"]
-MAX_HISTORY = 1 << 16
-"""Moves that a replica remembers."""
 
 
 class LiveVersion:
@@ -78,7 +76,8 @@ class LiveVersion:
         self._on_apply = on_apply
         self._router = Router(bound)
         self._devices = list(dict.fromkeys(cell.device for cell in bound.cells))
-        nbytes = default_staging_bytes(bound.nbytes) if staging_bytes is None else staging_bytes
+        self._beside = Beside(self._devices)
+        nbytes = default_bytes(bound.nbytes) if staging_bytes is None else staging_bytes
         self._staging = Staging(bound, self._router, nbytes, access.objects.memory, threads)
         self._gate = Gate()
         self._staged: Staged | None = None
@@ -86,10 +85,9 @@ class LiveVersion:
         self._ready: Ready | None = None
         self._journal: Journal | None = None
         self._broken: str | None = None
-        self._past: deque[Span] = deque(maxlen=MAX_HISTORY)
         held = shares(bound)
         self._prove(record, held)
-        self._position = Position.at(record.id, held)
+        self._history = History(Position.at(record.id, held))
         self._worker = Worker(f"deltavc-replica-{record.id[:8]}")
 
     # --- what it is ---
@@ -112,8 +110,7 @@ class LiveVersion:
     @property
     def history(self) -> list[Span]:
         """Which version from when to when, oldest first; the last one lasts."""
-        spans = {span.begin: span for span in (*self._past, self._position.span)}
-        return list(spans.values())
+        return self._history.spans()
 
     def check_usable(self) -> None:
         """Raise ReplicaUnusable if the live tensors may be no version. Costs next to nothing."""
@@ -149,7 +146,9 @@ class LiveVersion:
             staged.cancel()
         self._worker.close()
         self._ready = None
-        self._staging.release()
+        self._bound = Bound(self._bound.layout, {}, frozenset(), frozenset())
+        self._router = Router(self._bound)
+        self._staging = Staging(self._bound, self._router, 0, 0, None)
 
     def __enter__(self) -> Self:
         return self
@@ -176,16 +175,21 @@ class LiveVersion:
         self._stages = [*(each for each in self._stages if not each.done), staged]
         self._staged = staged.of(future)
 
+    @property
+    def _position(self) -> Position:
+        return self._history.position
+
     # --- on the worker's thread: staging ---
 
     def _stage(self, staged: Staged) -> int:
         self.check_usable()
         ready, self._ready = self._ready, None
         try:
-            with beside(self._devices):
+            with self._beside.work():
                 return self._prepare(staged, ready)
-        except BaseException:
+        except BaseException as error:
             self._staging.clear()
+            traceback.clear_frames(error.__traceback__)  # which hold on to what was fetched
             raise
 
     def _prepare(self, staged: Staged, ready: Ready | None) -> int:
@@ -202,7 +206,7 @@ class LiveVersion:
             raise
         swaps = self._staging.swaps()
         self._staging.check_cancelled()
-        synchronize(self._devices)
+        self._beside.wait()
         self._agree(final=False)
         seconds = time.perf_counter() - begin
         in_all = (nbytes, seconds) if ready is None else (nbytes + ready.nbytes, seconds + ready.seconds)
@@ -346,10 +350,7 @@ class LiveVersion:
 
     def _take(self, position: Position) -> None:
         """Be at a position; from here on a move is made."""
-        last = self._position.span
-        # Said before it is so: a span that goes on counts as the one that lasts.
-        self._past.append(replace(last, until=position.span.since, end=position.span.begin))
-        self._position = position
+        self._history.take(position)
 
     # --- on the worker's thread: everything else ---
 
@@ -385,15 +386,11 @@ class LiveVersion:
             paused = time.perf_counter() - begin
             applied = Applied(version, paused, num_lanes, timings.as_dict(), nbytes=way.nbytes)
             if self._on_apply is not None:
-                self._on_apply(applied)
+                with timings.stage("hook"):
+                    self._on_apply(applied)
             self._agree(final=True)
             self._take(Position.at(version, found))
             self._broken = None
             return replace(applied, pause_seconds=time.perf_counter() - begin, timings=timings.as_dict())
 
         return self._paused(write)
-
-
-def default_staging_bytes(nbytes: int) -> int:
-    """Staging memory for live tensors of so many bytes: enough for 2 % of bf16 lanes changed."""
-    return max(64 << 20, nbytes // 8)

@@ -94,12 +94,11 @@ class Staging:
         try:
             return self._walk(legs, objects, timings)
         except _Full:
-            needed = self._enough(used, legs)
             self.clear()
-            raise StagingTooSmall(self.nbytes, needed) from None
         except BaseException:
             self.clear()
             raise
+        raise StagingTooSmall(self.nbytes, self._enough(used, legs))
 
     def clear(self) -> None:
         """Forget what is staged."""
@@ -108,11 +107,6 @@ class Staging:
         self._pending.clear()
         self._pending_nbytes = 0
         self._moved.clear()
-
-    def release(self) -> None:
-        """Forget what is staged, and give the arenas back; nothing can be staged after this."""
-        self.clear()
-        self._arenas.clear()
 
     def _walk(self, legs: list[Leg], objects: Objects, timings: Timings) -> int:
         nbytes = 0
@@ -291,6 +285,11 @@ class Staging:
     def num_lanes(self) -> int:
         """Lanes that are staged."""
         return sum(len(arena[number][-1]) for arena in self._arenas.values() for number in arena)
+
+
+def default_bytes(nbytes: int) -> int:
+    """Staging memory for live tensors of so many bytes: enough for 2 % of bf16 lanes changed."""
+    return max(64 << 20, nbytes // 8)
 
 
 def _arenas(cells: Sequence[Cell], nbytes: int) -> dict[torch.device, Arena]:

@@ -9,21 +9,33 @@ from typing import Any
 import torch
 
 
-@contextlib.contextmanager
-def beside(devices: Sequence[torch.device]) -> Iterator[None]:
-    """Work on streams of its own, so that serving's do not wait."""
-    with contextlib.ExitStack() as stack:
-        for device in devices:
-            if device.type == "cuda":
-                stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))  # type: ignore[no-untyped-call]
-        yield
+class Beside:
+    """A stream of one's own on each device, so that serving's do not wait.
 
+    They are kept: what is allocated on a stream is cached for that stream alone.
+    """
 
-def synchronize(devices: Sequence[torch.device]) -> None:
-    """Wait for what was asked of the current streams."""
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._streams: list[Any] = [
+            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            for device in devices
+            if device.type == "cuda"
+        ]
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """Work on them. However it ends, the devices have done what was asked of them by then: what is written to an
+        arena after that is written after it."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.wait)
+            for stream in self._streams:
+                stack.enter_context(torch.cuda.stream(stream))
+            yield
+
+    def wait(self) -> None:
+        """Wait for what was asked of them."""
+        for stream in self._streams:
+            stream.synchronize()
 
 
 def fence(devices: Sequence[torch.device], streams: Sequence[Any] | None) -> None:

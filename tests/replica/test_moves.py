@@ -1,8 +1,10 @@
 """A replica moves to any version there is, in place, and is bit for bit that version after every move."""
 
+import gc
 import random
 import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -255,6 +257,40 @@ def test_a_version_with_other_tensors_is_refused_by_name(line):
         with pytest.raises(LayoutMismatch, match="more"):
             replica.move("other")
         assert replica.state == "serving"
+
+
+def storages():
+    """Bytes of the memory of all tensors there are."""
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other objects, which do not like to be asked
+        tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}.values())
+
+
+def test_staging_that_failed_holds_on_to_nothing_that_it_fetched(tmp_path):
+    state = {f"w.{number}": random_bits("bfloat16", (300, 300), number) for number in range(8)}
+    with line_of(tmp_path / "repo", 2, state, 0.2) as (repo, versions):
+        first, last = versions
+        with repo.replica(copied(versions[first]), at=first, staging_bytes=1000) as replica:
+            before = storages()
+            staged = replica.stage(last)
+            with pytest.raises(StagingTooSmall):
+                staged.wait()
+            assert storages() <= before + 1000
+
+
+def test_a_closed_replica_lets_go_of_the_live_tensors(line):
+    repo, versions = line
+    start = versions[repo.resolve("main")]
+    before = storages()
+    live = copied(start)
+    replica = repo.replica(live, at="main")
+    replica.move("main~1")
+    replica.close()
+    del live
+    assert storages() <= before + 1000
+    assert replica.version == repo.resolve("main~1")
 
 
 def test_a_closed_replica_takes_no_calls(line):
