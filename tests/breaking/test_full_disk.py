@@ -60,7 +60,7 @@ def run_with_little_room(name, url, num_pages, disk):
         attempt(OPERATIONS[name], repo)
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [7, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_meets_a_full_disk_is_done_or_not_and_can_be_repeated(name, step, disk, tmp_path, directory):
     operation, made = OPERATIONS[name], template_on_disk(name, directory)
