@@ -28,7 +28,7 @@ from deltavc.lineage.replan import replanning
 from deltavc.lineage.resolve import resolve
 from deltavc.live import named_tensors
 from deltavc.parts import localized
-from deltavc.ranks.council import Council
+from deltavc.ranks.council import Call, Council
 from deltavc.ranks.exchange import Exchange
 from deltavc.ranks.holdings import Holdings, description
 from deltavc.reader import Checkout, proven_fingerprints, selected
@@ -77,24 +77,54 @@ def checkout_together(
         PeerFailed, GroupBroken
     """
     exchange = Exchange(council)
-    timings = Timings("fetch", "decode", "apply", "verify", "exchange")
     with council.call("checkout") as call:
         version = resolve(access.index, call.told(partial(resolve, access.index, ref)))
-        record = access.index.version(version).record
-        bound, unwanted = _bound(access, record, into, patterns)
+        return Together(access, council, exchange, call, version, into, patterns).write()
+
+
+class Together:
+    """What all ranks hold of a version that they are about to write: bound to it on every rank, and complete.
+
+    Raises:
+        LayoutMismatch, BadState: it is not; nothing was written.
+        PeerFailed, GroupBroken
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        council: Council,
+        exchange: Exchange,
+        call: Call,
+        version: str,
+        into: Into,
+        patterns: Sequence[str] | None = None,
+    ) -> None:
+        self._access = access
+        self._exchange = exchange
+        self._call = call
+        self._into = into
+        self._record = access.index.version(version).record
+        self._bound, unwanted = _bound(access, self._record, into, patterns)
         call.agree()
-        holdings = Holdings(bound.layout, council.rank, exchange.gather(description(bound, unwanted), call))
+        told = exchange.gather(description(self._bound, unwanted), call)
+        self._holdings = Holdings(self._bound.layout, council.rank, told)
         call.agree()
+
+    def write(self) -> Checkout:
+        """Write the version, and prove it. Raises what `checkout_together` raises."""
+        call, holdings, version = self._call, self._holdings, self._record.id
+        timings = Timings("fetch", "decode", "apply", "verify", "exchange")
         with _told():
-            expected = _write(access, record, bound, timings)
+            expected = _write(self._access, self._record, self._bound, timings)
             with timings.stage("verify"):
-                held = shares(bound)
+                held = shares(self._bound)
             call.agree()
             with timings.stage("exchange"):
-                totals = holdings.totals(exchange.sum(holdings.terms(held), call))
+                totals = holdings.totals(self._exchange.sum(holdings.terms(held), call))
             _check(version, (name for name, value in totals.items() if value != expected[name]))
             call.agree()
-    return _result(version, into, bound, timings)
+        return _result(version, self._into, self._bound, timings)
 
 
 def _bound(

@@ -16,10 +16,12 @@ from deltavc import fingerprints, packing
 from deltavc.access import Access
 from deltavc.base import Base, Keep, Room
 from deltavc.draft import Request
-from deltavc.errors import CommitInDoubt, PeerFailed, WrongWeights
+from deltavc.errors import CommitInDoubt, NoPath, PeerFailed, WrongWeights
 from deltavc.files import Files
 from deltavc.lineage.names import BRANCHES
-from deltavc.lineage.records import FileRef
+from deltavc.lineage.records import FileRef, RefEntry
+from deltavc.lineage.standing import stands, take_back
+from deltavc.moving import trail_to
 from deltavc.packing import Packs
 from deltavc.sharded import outcome
 from deltavc.sharded.arrangement import Arrangement
@@ -56,11 +58,19 @@ class Stance:
         self._room = Room(keep)
         self.base = Base(HeldBoxes(self._room.allocate, {}))
         self._doubtful: Part | None = None
+        self._doubtful_move: RefEntry | None = None
 
     # --- before a commit ---
 
     def settle(self) -> None:
-        """Find out, on rank 0, how a commit in doubt ended. Raises CommitInDoubt: it still cannot be known."""
+        """Find out, on rank 0, how what is in doubt ended. Raises CommitInDoubt: it still cannot be known."""
+        entry = self._doubtful_move
+        if entry is not None and entry.new is not None:
+            landed = self._access.refs.settle(entry)
+            self._doubtful_move = None
+            if landed:
+                self._noted(entry)
+                self.arrive(entry.new, entry)
         part = self._doubtful
         if part is None or part.announced is None:
             return
@@ -163,10 +173,55 @@ class Stance:
         if self.lead is not None:
             self._look(self.lead)
 
+    # --- elsewhere ---
+
+    def roll_back(self, target: str, reason: str) -> None:
+        """Move the branch to a version, on rank 0, and go there.
+
+        Raises:
+            BranchMoved: somebody else moved it.
+            NoPath: the version's weights were dropped at the same time, and the branch is where it was.
+            CommitInDoubt: the store does not say; `settle` finds out.
+        """
+        access, lead = self._access, self.lead
+        assert lead is not None  # rank 0 has it
+        entry = access.refs.next_entry(BRANCHES + self._branch, lead.entry, target, access.author, reason)
+        try:
+            access.refs.create(entry)
+        except CommitInDoubt:
+            self._doubtful_move = entry
+            raise
+        if not stands(access.index, target):
+            why = f"the weights of {target} were dropped meanwhile"
+            self.lead = replace(lead, entry=take_back(access.index, access.refs, entry, access.author, why))
+            raise NoPath(target)
+        self._noted(entry)
+        self.arrive(target, entry)
+
+    def newest(self) -> RefEntry | None:
+        """The branch's last entry, as rank 0 finds it."""
+        known = None if self.lead is None else self.lead.entry
+        return self._access.refs.newest(BRANCHES + self._branch, known)
+
+    def arrive(self, target: str, entry: RefEntry | None) -> None:
+        """Go on from a version. The base follows with the next commit, by the cheapest way from where it is.
+
+        Args:
+            entry: the branch's last one, on rank 0.
+        """
+        self.tip = target
+        if self.lead is not None:
+            self.lead = Lead(entry, trail_to(self._access, target), None)
+            self._files = self._access.index.version(target).record.files
+
     def close(self) -> None:
         """Let go of the base."""
         self.base.clear()
         self._room.close()
+
+    def _noted(self, entry: RefEntry) -> None:
+        self._access.index.note([entry])
+        self._access.refs.write_hint(entry)
 
     def _look(self, lead: Lead) -> None:
         """See whether an entry of ours was taken back: then the branch is where it was, and has gone on by two."""

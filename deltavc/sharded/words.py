@@ -26,16 +26,16 @@ from deltavc.version import Version
 class Facts:
     """Where a rank is when a commit begins.
 
-    tip: the version that its next one would be a child of. step: what it was told. held: hash of what it holds.
-    arranged: hash of what all held when it last learned that. snapshot: whether it would write one; rank 0's word
-    counts, as for the tip.
+    tip: the version that its next one would be a child of. step: what it was told. snapshot: whether it would write
+    one; rank 0's word counts, as for the tip. held: hash of what it holds. arranged: hash of what all held when it last
+    learned that.
     """
 
     tip: str | None
     step: int | None
-    held: str
-    arranged: str
     snapshot: bool
+    held: str = ""
+    arranged: str = ""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()

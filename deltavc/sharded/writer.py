@@ -10,23 +10,24 @@ that finds itself elsewhere goes there first (see `stance`).
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 import torch
-from blake3 import blake3
 
 from deltavc.access import Access
 from deltavc.committer import CommitFuture
 from deltavc.delta import codecs
 from deltavc.draft import Request
-from deltavc.errors import BadMetadata, BadState, BranchMoved, DeltavcError, WriterClosed
+from deltavc.errors import BadState, BranchMoved, DeltavcError, WriterClosed
 from deltavc.files import check_files
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import FileRef
@@ -35,9 +36,10 @@ from deltavc.metadata import Metadata
 from deltavc.ranks.council import Call, Council
 from deltavc.ranks.exchange import Exchange
 from deltavc.sharded import outcome
-from deltavc.sharded.arrangement import Arrangement
+from deltavc.sharded.checkout import Together
 from deltavc.sharded.commit import Commit, Lead, Part
-from deltavc.sharded.pieces import Description, Pieces
+from deltavc.sharded.pieces import Pieces
+from deltavc.sharded.roll_call import RollCall
 from deltavc.sharded.stance import Stance
 from deltavc.sharded.words import Facts
 from deltavc.version import Version
@@ -73,8 +75,7 @@ class GroupWriter:
         self._options = options
         self._codec = None if options.codec is None else codecs.codec(options.codec)
         self._stance = Stance(access, branch, council.rank, tip, lead, files, options.keep)
-        self._arrangement: Arrangement | None = None
-        self._arranged = ""
+        self._roll = RollCall(self._exchange)
         self._flight: CommitFuture | None = None
         self._last: Call | None = None
         self._lock = threading.RLock()
@@ -164,6 +165,32 @@ class GroupWriter:
                 raise
             return future
 
+    def move(self, ref: str, into: RankState | None = None) -> Version:
+        """Go on from another version, on all ranks, and write it to what they hold live; the next commit is its child.
+
+        The branch stays where it is: the next commit raises BranchMoved unless the version is its head.
+
+        Args:
+            ref: rank 0's counts, and is resolved on this branch. into: what each rank holds live; on all ranks or none.
+
+        Raises:
+            UnknownRef, AmbiguousRef, NoPath: on rank 0.
+            LayoutMismatch: what is live does not fit; nothing was written.
+            PeerFailed, GroupBroken, Corruption, CommitInDoubt
+        """
+        return self._go("move", ref, into, lambda target: self._stance.arrive(target, self._stance.newest()))
+
+    def rollback(self, to: str, reason: str = "", into: RankState | None = None) -> Version:
+        """Move the branch back to an earlier version, and with it all ranks and what they hold live.
+
+        Nothing is lost: the versions left behind keep their ids, and the reflog keeps the reason.
+
+        Raises:
+            BranchMoved: on rank 0, somebody else moved the branch; nothing was changed.
+            and what `move` raises.
+        """
+        return self._go("rollback", to, into, lambda target: self._stance.roll_back(target, reason))
+
     def close(self) -> None:
         """Wait for what is on its way on this rank, and let go of the base. May be called twice.
 
@@ -196,6 +223,39 @@ class GroupWriter:
             log.warning("a commit to %s failed as well: %s", self.branch, unheard)
 
     # --- on the caller's thread ---
+
+    def _go(self, verb: str, ref: str, into: RankState | None, lead_there: Callable[[str], None]) -> Version:
+        """Go to a version on all ranks. lead_there: what rank 0 does first; if it fails, nobody goes."""
+        access, stance = self._access, self._stance
+        with self._alone():
+            self._land()
+            try:
+                with self._council.call(verb) as call:
+                    if stance.lead is not None:
+                        stance.settle()
+                    tip, target = json.loads(call.told(partial(self._resolved, ref)))
+                    stance.go_to(tip)
+                    resolve(access.index, target)  # this rank's database may not have heard of it
+                    live = None
+                    if into is not None:
+                        live = Together(access, self._council, self._exchange, call, target, into)
+                    call.agree()
+                    if stance.lead is not None:
+                        lead_there(target)
+                    call.agree()
+                    if stance.lead is None:
+                        stance.arrive(target, None)
+                    if live is not None:
+                        live.write()
+            except BaseException:
+                self._exchange.drop()
+                raise
+            return Version.known(access.index.version(target), self.branch)
+
+    def _resolved(self, ref: str) -> str:
+        """Where rank 0 is, and where it is to go."""
+        self._access.index.catch_up([BRANCHES + self.branch])
+        return json.dumps([self._stance.tip, resolve(self._access.index, ref, branch=self.branch)])
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -243,7 +303,8 @@ class GroupWriter:
         snapshot = told.get("snapshot")
         if snapshot is None:
             snapshot = lead is not None and lead.trail.due(self._options.snapshots)
-        arrangement, first = self._meet(call, pieces, sorted(files), metadata.step, snapshot)
+        here = Facts(self._stance.tip, metadata.step, snapshot)
+        arrangement, first = self._roll.call(call, pieces.description(files), here)
         self._stance.go_to(first.tip)
         request = Request(
             metadata=metadata,
@@ -257,21 +318,6 @@ class GroupWriter:
         )
         self._stance.hold(pieces, arrangement)
         return self._stance.take(pieces, arrangement, request)
-
-    def _meet(
-        self, call: Call, pieces: Pieces, files: Sequence[str], step: int | None, snapshot: bool
-    ) -> tuple[Arrangement, Facts]:
-        """Learn what all ranks hold. Returns that, and rank 0's facts."""
-        description = pieces.description(files)
-        held = blake3(description).hexdigest()
-        mine = Facts(self._stance.tip, step, held, self._arranged, snapshot)
-        told = [Facts.read(body) for body in self._exchange.gather(mine.to_bytes(), call)]
-        _check_steps([facts.step for facts in told])
-        arranged = blake3("".join(facts.held for facts in told).encode()).hexdigest()
-        if self._arrangement is None or any(facts.arranged != arranged for facts in told):
-            bodies = self._exchange.gather(description, call)
-            self._arrangement, self._arranged = Arrangement.of([Description.read(body) for body in bodies]), arranged
-        return self._arrangement, told[0]
 
     def _parent_ids(self, parents: Sequence[str] | None) -> tuple[str, ...]:
         tip, index = self._stance.tip, self._access.index
@@ -303,11 +349,3 @@ class GroupWriter:
         else:
             num_lanes = part.arrangement.layout.num_lanes
             future.set_result(announced.version(self.branch, num_lanes, part.timings.as_dict()))
-
-
-def _check_steps(steps: Sequence[int | None]) -> None:
-    """Raise BadMetadata unless all ranks that name a step name the same: others would commit a mixture of states."""
-    named = {step: rank for rank, step in reversed([*enumerate(steps)]) if step is not None}
-    if len(named) > 1:
-        (one, here), (other, there) = sorted(named.items(), key=lambda item: item[1])[:2]
-        raise BadMetadata("step", f"rank {here} commits step {one}, and rank {there} step {other}")

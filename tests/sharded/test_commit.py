@@ -13,7 +13,7 @@ from deltavc.errors import BadMetadata, BadState, BranchMoved, CopiesDiffer, Pee
 from tests.replica.ranks import ends_of, in_ranks
 from tests.replica.samples import small_state
 from tests.sharded import parts
-from tests.states import of_every_dtype, random_bits, restructured, same, stepped
+from tests.states import of_every_dtype, random_bits, restructured, same, same_tensor, stepped
 
 SIZE = 4
 
@@ -346,3 +346,62 @@ def test_a_branch_that_is_not_there_is_told_by_every_rank(repo):
 def test_without_a_process_group_the_error_says_what_to_do(repo):
     with pytest.raises(BadState, match="init_process_group"):
         repo.writer("main", group=object())
+
+
+def back_and_forth(rank, url):
+    repo, writer = opened(url)
+    with repo, writer:
+        all_states = states(4)
+        ids = [writer.commit(parts.in_blocks(rank, SIZE, state), step=step).id for step, state in enumerate(all_states)]
+        live = parts.apart(parts.in_blocks(rank, SIZE, all_states[-1]))
+        writer.rollback("step:1", reason="worse", into=live)
+        assert writer.version == ids[1]
+        assert held_as(live, parts.in_blocks(rank, SIZE, all_states[1]))
+        again = writer.commit(parts.in_blocks(rank, SIZE, all_states[3]), step=2)
+        assert again.parents == (ids[1],)
+        writer.move(ids[3], into=live)
+        assert held_as(live, parts.in_blocks(rank, SIZE, all_states[3]))
+        error = ends_of(writer.commit, live, "on top of what was left behind")
+        writer.move("main")
+        last = writer.commit(parts.by_rows(rank, SIZE, all_states[0]), step=3)
+        refused = ends_of(writer.rollback, "no such version")
+        return again.id, last.parents, error.kind, refused.kind, writer.version == last.id
+
+
+def held_as(held, expected):
+    return all(
+        same_tensor(getattr(held[name], "tensor", held[name]), getattr(part, "tensor", part))
+        for name, part in expected.items()
+    )
+
+
+def test_a_rollback_moves_branch_bases_and_live_parts_and_the_next_commit_is_a_child_of_where_it_went(repo):
+    first, *others = in_ranks(SIZE, back_and_forth, repo.url)
+    assert first[1:] == ((first[0],), "branch_moved", "unknown_ref", True)
+    assert all(other == (first[0], (first[0],), "peer_failed", "peer_failed", True) for other in others)
+    assert [version.step for version in repo.log()] == [3, 2, 1, 0]
+    assert same(repo.checkout("main"), states(1)[0])
+    assert same(repo.checkout("step:2"), states(4)[3])
+    assert [entry.why for entry in repo.reflog()] == ["commit", "commit", "worse", *["commit"] * 4]
+
+
+def on_servers(rank, url, storage_options, database, count):
+    with (
+        deltavc.open(url, db=database, storage_options=storage_options) as repo,
+        repo.writer("main", group=dist.group.WORLD, timeout=60.0) as writer,
+    ):
+        start = 0 if writer.version is None else repo.version(writer.version).step + 1
+        for number, state in enumerate(states(count, start)):
+            writer.commit(parts.by_rows(rank, dist.get_world_size(), state), step=start + number)
+        held = parts.apart(parts.by_columns(rank, dist.get_world_size(), states(start + count)[-1]))
+        repo.checkout("step:0", into=held, group=dist.group.WORLD, timeout=60.0)
+        return held_as(held, parts.by_columns(rank, dist.get_world_size(), states(1)[0]))
+
+
+@pytest.mark.servers
+def test_ranks_commit_to_s3_and_postgresql_and_go_on_in_other_numbers(s3, postgres):
+    url, database = s3.new_bucket(), postgres.new_database()
+    with deltavc.init(url, db=database, storage_options=s3.storage_options) as repo:
+        assert all(in_ranks(4, on_servers, url, s3.storage_options, database, 2))
+        assert all(in_ranks(2, on_servers, url, s3.storage_options, database, 2))
+        check(repo, 4)
