@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from deltavc.lineage.records import edges_prefix, layout_key, pack_key, version_key
@@ -73,12 +73,10 @@ def _backwards(
     for edge in edges if only_back else ():
         if edge.base is not None and {edge.base, edge.target} <= only_back:
             onward[edge.base].append(edge.target)
-    behind = {target for targets in onward.values() for target in targets}
     let_go: set[str] = set()
     detours: dict[str, str] = {}
     problems: list[Problem] = []
-    for version in sorted(only_back - behind):
-        concerned = closure([version], lambda item: onward.get(item, ()))
+    for version, concerned in _beginnings(only_back, onward).items():
         if is_let_go(version):
             let_go |= concerned
             continue
@@ -90,6 +88,24 @@ def _backwards(
         what = "only walks back over later edges lead to this version, and a checkout goes forwards"
         problems.append(Problem("no_way_forward", edges_prefix(version), what, tuple(sorted(concerned))))
     return let_go, detours, problems
+
+
+def _beginnings(versions: Set[str], onward: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+    """As few of these versions as lead to all of them over these edges, each with those that it leads to.
+
+    Edges may go round: those of an earlier repair lead to older versions.
+    """
+    behind = {target for targets in onward.values() for target in targets}
+    found: dict[str, set[str]] = {}
+    covered: set[str] = set()
+    for version in (*sorted(versions - behind), *sorted(behind)):
+        if version in covered:
+            continue
+        concerned = closure([version], lambda item: onward.get(item, ()))
+        found = {other: leads_to for other, leads_to in found.items() if other not in concerned}
+        found[version] = concerned
+        covered |= concerned
+    return found
 
 
 def orphans(survey: Survey, edges: Iterable[Outline], packs: Set[str]) -> Orphans:

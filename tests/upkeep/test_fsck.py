@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import deltavc
 from deltavc.errors import Corruption, NoPath
@@ -41,6 +42,34 @@ def test_a_whole_repository_is_found_whole(tmp_path):
             assert not report.lost
         assert report.counts.num_versions == len(VERSIONS)
         assert report.num_walked == report.counts.num_edges
+
+
+def test_versions_whose_edges_go_round_are_led_to_again(tmp_path):
+    """A repaired edge leads from step 4 to step 2; later all snapshots are lost, and a new one is behind step 5."""
+    root = tmp_path / "repository"
+    state = {"w": torch.randn(64)}
+
+    def lose(edges):
+        for edge in edges:
+            (root / edge.packs[0].key).unlink(missing_ok=True)
+
+    with deltavc.init(root) as repo:
+        with repo.writer("main") as writer:
+            for step in range(6):
+                state["w"][step] += 1
+                writer.commit(state, step=step, snapshot=step == 4)
+            lose(repo.edges("step:2"))
+            assert not repo.fsck(repair=True).lost
+            assert {edge.base for edge in repo.edges("step:2")} == {repo.resolve("step:4")}
+            lose(edge for version in repo.log() for edge in repo.edges(version.id) if edge.base is None)
+            assert len(repo.fsck(repair=True).lost) == 6
+            writer.commit(state, step=6, snapshot=True)
+        (problem,) = repo.fsck(repair=True).problems
+        assert problem.kind == "no_way_forward"
+        assert set(problem.versions) == {repo.resolve(f"step:{step}") for step in (2, 3, 4, 5)}
+        assert repo.fsck(full=True).ok
+        for step in range(2, 7):
+            assert repo.checkout(f"step:{step}")["w"].shape == (64,)
 
 
 def test_a_repository_with_a_policy_is_whole(tmp_path):
