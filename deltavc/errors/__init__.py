@@ -1,0 +1,138 @@
+"""Every error deltavc raises on purpose, in one tree.
+
+    DeltavcError
+    ├── NotARepository  RepositoryExists  FormatUnsupported
+    ├── RefError ── UnknownRef  AmbiguousRef  BadRefName
+    ├── Conflict ── BranchMoved  RefExists  DirectoryInUse
+    ├── InputError ── BadState  UnsupportedDtype  LayoutMismatch  BadCheckpoint  BadMetadata  UnknownCodec
+    │                 GraceTooShort
+    ├── Corruption ── CorruptObject  MissingObject  BadPayload  WrongWeights  CopiesDiffer  EncodeMismatch
+    ├── StoreError ── ObjectMissing  StoreDenied  StoreUnavailable  StoreFull  StoreUnfit
+    ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
+    ├── NoPath  CleanUpRefused  WeightsTooLarge
+    ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt  TooLate
+    ├── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
+    │                   ReplicaClosed
+    └── GroupError ── PeerFailed  GroupBroken
+
+An error carries its facts as fields, says one sentence about them, and hints at the next step. `kind` is
+a stable word for programs; `exit_code` is what the command line ends with.
+"""
+
+from __future__ import annotations
+
+from deltavc.errors.base import DeltavcError
+from deltavc.errors.cleaning import CleanUpRefused, GraceTooShort
+from deltavc.errors.conflicts import BranchMoved, Conflict, DirectoryInUse, RefExists
+from deltavc.errors.corruption import (
+    BadPayload,
+    CopiesDiffer,
+    Corruption,
+    CorruptObject,
+    EncodeMismatch,
+    MissingObject,
+    WrongWeights,
+)
+from deltavc.errors.databases import (
+    DatabaseError,
+    DatabaseNeeded,
+    DatabaseUnavailable,
+    SchemaOutdated,
+    SchemaTooNew,
+    WrongDatabase,
+)
+from deltavc.errors.inputs import (
+    BadCheckpoint,
+    BadMetadata,
+    BadState,
+    InputError,
+    LayoutMismatch,
+    UnknownCodec,
+    UnsupportedDtype,
+)
+from deltavc.errors.ranks import GroupBroken, GroupError, PeerFailed
+from deltavc.errors.refs import AmbiguousRef, BadRefName, RefError, UnknownRef
+from deltavc.errors.replicas import (
+    ForeignWrite,
+    HookFailed,
+    NothingStaged,
+    ReplicaClosed,
+    ReplicaError,
+    ReplicaUnusable,
+    StageCancelled,
+    StagingTooSmall,
+)
+from deltavc.errors.repositories import FormatUnsupported, NotARepository, RepositoryExists
+from deltavc.errors.stores import ObjectMissing, StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreUnfit
+from deltavc.errors.writers import (
+    CommitAbandoned,
+    CommitInDoubt,
+    NoPath,
+    TooLate,
+    WeightsTooLarge,
+    WriterBusy,
+    WriterClosed,
+    WriterError,
+)
+
+__all__ = [
+    "AmbiguousRef",
+    "BadCheckpoint",
+    "BadMetadata",
+    "BadPayload",
+    "BadRefName",
+    "BadState",
+    "BranchMoved",
+    "CleanUpRefused",
+    "CommitAbandoned",
+    "CommitInDoubt",
+    "Conflict",
+    "CopiesDiffer",
+    "CorruptObject",
+    "Corruption",
+    "DatabaseError",
+    "DatabaseNeeded",
+    "DatabaseUnavailable",
+    "DeltavcError",
+    "DirectoryInUse",
+    "EncodeMismatch",
+    "ForeignWrite",
+    "FormatUnsupported",
+    "GraceTooShort",
+    "GroupBroken",
+    "GroupError",
+    "HookFailed",
+    "InputError",
+    "LayoutMismatch",
+    "MissingObject",
+    "NoPath",
+    "NotARepository",
+    "NothingStaged",
+    "ObjectMissing",
+    "PeerFailed",
+    "RefError",
+    "RefExists",
+    "ReplicaClosed",
+    "ReplicaError",
+    "ReplicaUnusable",
+    "RepositoryExists",
+    "SchemaOutdated",
+    "SchemaTooNew",
+    "StageCancelled",
+    "StagingTooSmall",
+    "StoreDenied",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "StoreUnfit",
+    "TooLate",
+    "UnknownCodec",
+    "UnknownRef",
+    "UnsupportedDtype",
+    "WeightsTooLarge",
+    "WriterBusy",
+    "WriterClosed",
+    "WriterError",
+    "WrongDatabase",
+    "WrongWeights",
+]
