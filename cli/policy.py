@@ -37,6 +37,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> i
 
 
 _number = click.IntRange(min=0)
+_SHORT_GRACE = 3600  # seconds; uploads of a large model may take half of that
 
 
 @click.command()
@@ -79,6 +80,7 @@ def policy(
     Example:
       deltavc policy --keep-last 50 --keep-every 100 --keep-best reward=3
     """
+    from deltavc.durations import in_words
     from deltavc.lineage.settings import Policy
 
     before = Policy() if reset else repo.policy()
@@ -92,3 +94,5 @@ def policy(
     if given or reset:
         repo.set_policy(found, reason)
     out.policy(found)
+    if grace is not None and grace < _SHORT_GRACE:
+        out.note(f"from now on a commit that takes longer than {in_words(grace / 2)} is refused")

@@ -254,7 +254,7 @@ def compacted(done: Compacted) -> Iterator[str]:
     for version, why in done.failed.items():
         yield f"no edge to {version[:SHORT]} could be made: {plain(why)}"
     if done.failed:
-        yield "`deltavc fsck --full` tells what is damaged"
+        yield "`deltavc fsck --full` tells whether anything is damaged"
     if done.beyond:
         yield f"still beyond the bounds: {', '.join(version[:SHORT] for version in done.beyond)}"
 

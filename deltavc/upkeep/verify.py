@@ -14,6 +14,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +23,11 @@ from deltavc.access import Access
 from deltavc.errors import CorruptObject, NoPath, WrongWeights
 from deltavc.files import write_file
 from deltavc.held import HeldLanes
-from deltavc.lineage.bucket import read_version
+from deltavc.lineage.bucket import listed_edges, read, read_version
+from deltavc.lineage.drops import EXPIRED, DropRecord
 from deltavc.lineage.fields import now
 from deltavc.lineage.plan import Plan, plan
-from deltavc.lineage.records import EdgeRecord, VersionRecord, edges_prefix, version_key
+from deltavc.lineage.records import EdgeRecord, VersionRecord, drop_key, drops_prefix, edges_prefix, version_key
 from deltavc.lineage.replan import replanning
 from deltavc.store.cache import uncached
 from deltavc.timings import Timings
@@ -161,8 +163,20 @@ class _Proof:
             what = f"the weights that its edges lead to are others: {names}"
             self.problems.append(Problem("wrong_weights", version_key(self.version), what, (self.version,)))
         except NoPath:
-            what = "no edges lead to it: its weights were given up, or lost"
-            self.problems.append(Problem("no_path", edges_prefix(self.version), what, (self.version,)))
+            self.problems.append(Problem("no_path", edges_prefix(self.version), self._why_no_path(), (self.version,)))
+
+    def _why_no_path(self) -> str:
+        """Whether the policy gave up the weights, or they are lost."""
+        store = self.access.store
+        drops: list[DropRecord] = []
+        for target, edge in listed_edges(store, drops_prefix(self.version)):
+            with suppress(CorruptObject):  # then it is not known why
+                drops.append(read(store, drop_key(target, edge), DropRecord.parse))
+        expired = [drop for drop in drops if drop.why == EXPIRED]
+        if not expired or len(expired) < len(drops) or self.access.index.edges_into(self.version):
+            return "no edges lead to it from nothing: its weights are lost, or those they are a change of were given up"
+        last = max(expired, key=lambda drop: drop.when)
+        return f"its weights were given up, as the policy does not keep them: {last.who} at {last.when}"
 
     def _weights(self, record: VersionRecord, walked: bool) -> None:
         objects = self.access.objects

@@ -33,6 +33,11 @@ def test_a_policy_is_shown_set_in_part_and_reset(run, project):
     assert run("policy", "--reset", "--keep-days", "7", "--json").json["keep_best"] == {}
 
 
+def test_a_short_grace_is_told_what_it_does_to_writers(run, project):
+    assert "longer than 30s is refused" in run("policy", "--grace", "1m").stderr
+    assert run("policy", "--grace", "2h").stderr == ""
+
+
 @pytest.mark.parametrize(
     "args",
     [

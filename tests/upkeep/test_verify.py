@@ -80,7 +80,19 @@ def test_what_is_gone_is_named(root, repo, kind):
 def test_a_version_whose_edges_are_gone_has_no_path(root):
     shutil.rmtree(root / "edges" / VERSIONS["again"])
     with deltavc.open(root) as repo:
-        assert {problem.kind for problem in repo.verify(VERSIONS["again"]).problems} == {"no_path"}
+        (problem,) = repo.verify(VERSIONS["again"]).problems
+        assert problem.kind == "no_path"
+        assert "lost" in problem.what
+
+
+def test_weights_that_the_policy_gave_up_are_not_called_lost(small):
+    version = small.resolve("main~1")
+    small.commit(small.checkout("main"), branch="main", snapshot=True)
+    small.set_policy(deltavc.Policy(keep_last=1))
+    assert version in small.expire().lost
+    (problem,) = small.verify(version).problems
+    assert problem.kind == "no_path"
+    assert "given up, as the policy does not keep them" in problem.what
 
 
 def test_an_unknown_version_is_no_problem_but_an_error(repo):
