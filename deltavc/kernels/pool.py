@@ -14,9 +14,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from deltavc.outcome import Outcome
 
 if TYPE_CHECKING:
     import torch
@@ -87,27 +88,26 @@ def in_order(
         threads: how many may be running; None for all there are.
     """
     most = _MAX_AHEAD if threads is None else threads
-    running: deque[tuple[int, Future[list[T]]]] = deque()
+    running: deque[tuple[int, Outcome[list[T]]]] = deque()
     held = 0
     try:
         for cost, group in _grouped(tasks, min(_GROUP_COST, budget // (2 * size()))):
             while running and (held + cost > budget or len(running) >= most):
                 yield from running[0][1].result()  # and stays: the wait may be interrupted
                 held -= running.popleft()[0]
-            future: Future[list[T]] = Future()
-            running.append((cost, future))  # before it starts: no interrupt comes between
-            _start(group, future)
+            outcome: Outcome[list[T]] = Outcome()
+            running.append((cost, outcome))  # before it starts: no interrupt comes between
+            _start(group, outcome)
             held += cost
         while running:
             yield from running[0][1].result()
             running.popleft()
     finally:
         # What runs still works on what its caller gave it; nobody may touch that before it has ended.
-        for _, future in running:
-            future.cancel()
-        for _, future in running:
-            if not future.cancelled():
-                future.exception()
+        for _, outcome in running:
+            outcome.cancel()
+        for _, outcome in running:
+            outcome.wait()
 
 
 def _grouped(tasks: Iterable[tuple[int, Callable[[], T]]], most: int) -> Iterator[tuple[int, Callable[[], list[T]]]]:
@@ -140,18 +140,18 @@ def apart(device: torch.device, work: Callable[[], T]) -> T:
     return result
 
 
-def _start(task: Callable[[], T], future: Future[T]) -> None:
+def _start(task: Callable[[], T], outcome: Outcome[T]) -> None:
     """Have a worker do it, or do it here when this is one."""
 
     def work() -> None:
-        if not future.set_running_or_notify_cancel():
+        if not outcome.begin():
             return
         try:
             result = task()
         except BaseException as error:
-            future.set_exception(error)
+            outcome.fail(error)
         else:
-            future.set_result(result)
+            outcome.end(result)
 
     if inside():
         work()
@@ -168,7 +168,8 @@ class _Batch(Generic[T]):
         self._next = 0
         self._running = 0
         self._error: BaseException | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._over: Outcome[None] = Outcome()
 
     def work(self) -> None:
         while (place := self._take()) is not None:
@@ -180,23 +181,24 @@ class _Batch(Generic[T]):
             self._finish(error)
 
     def wait(self) -> list[T]:
-        with self._changed:
-            self._changed.wait_for(self._is_over)
+        self._over.wait()
         if self._error is not None:
             raise self._error
         return [self._results[place] for place in range(len(self._tasks))]
 
     def stop(self) -> None:
         """Start no more tasks, and wait for those that run."""
-        with self._changed:
+        with self._lock:
             self._next = len(self._tasks)
-            self._changed.wait_for(self._is_over)
+            if self._is_over():
+                return
+        self._over.wait()
 
     def _is_over(self) -> bool:
         return self._running == 0 and self._next == len(self._tasks)
 
     def _take(self) -> int | None:
-        with self._changed:
+        with self._lock:
             if self._next == len(self._tasks):
                 return None
             self._next += 1
@@ -204,13 +206,13 @@ class _Batch(Generic[T]):
             return self._next - 1
 
     def _finish(self, error: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             self._running -= 1
             if error is not None:
                 self._next = len(self._tasks)
                 self._error = self._error or error
             if self._is_over():
-                self._changed.notify_all()
+                self._over.end(None)
 
 
 def _tasks() -> _Queue:

@@ -10,11 +10,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from deltavc.errors import ReplicaClosed
+from deltavc.outcome import Outcome
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Worker:
         """Whether the caller is this thread."""
         return threading.current_thread() is self._thread
 
-    def submit(self, job: Callable[[], T]) -> Future[T]:
+    def submit(self, job: Callable[[], T]) -> Outcome[T]:
         """Have a job done after those before it.
 
         Raises:
@@ -46,21 +46,21 @@ class Worker:
         """
         if os.getpid() != self._pid:
             raise ReplicaClosed
-        future: Future[T] = Future()
+        outcome: Outcome[T] = Outcome()
 
         def run() -> None:
             try:
                 result = job()
             except BaseException as error:
-                future.set_exception(error)
+                outcome.fail(error)
             else:
-                future.set_result(result)
+                outcome.end(result)
 
         with self._lock:
             if self._closed:
                 raise ReplicaClosed
             self._queue.put(run)
-        return future
+        return outcome
 
     def run(self, job: Callable[[], T]) -> T:
         """Have a job done and wait for it. A first interrupt is raised when the job has ended; a second one at once.
@@ -69,13 +69,13 @@ class Worker:
         """
         if self.inside:
             return job()
-        future = self.submit(job)
+        outcome = self.submit(job)
         try:
-            future.exception()
+            outcome.wait()
         except BaseException:
-            future.exception()
+            outcome.wait()
             raise
-        return future.result()
+        return outcome.result()
 
     def close(self) -> None:
         """Take no more jobs. Those before it are done first."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+
+from deltavc.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +48,17 @@ class Staged:
     def __init__(self, version: str) -> None:
         self.version = version
         self.cancelled = threading.Event()
-        self._future: Future[int] | None = None
+        self._outcome: Outcome[int] | None = None
 
-    def of(self, future: Future[int]) -> Staged:
-        """Take the future that gives the bytes fetched."""
-        self._future = future
+    def of(self, outcome: Outcome[int]) -> Staged:
+        """Take what gives the bytes fetched."""
+        self._outcome = outcome
         return self
 
     @property
     def done(self) -> bool:
         """Whether staging has ended, well or not."""
-        return self._future is not None and self._future.done()
+        return self._outcome is not None and self._outcome.done()
 
     @property
     def nbytes(self) -> int:
@@ -75,8 +76,8 @@ class Staged:
             StageCancelled, StagingTooSmall: nothing is staged.
             WrongWeights, CorruptObject, MissingObject, NoPath, StoreError: what staging failed with.
         """
-        assert self._future is not None
-        return self._future.result(timeout)
+        assert self._outcome is not None
+        return self._outcome.result(timeout)
 
     def cancel(self) -> None:
         """Stop staging as soon as it can be. Live weights are not touched by staging, ended or not."""
