@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from deltavc.errors import (
     NotARepository,
     ObjectMissing,
     RepositoryExists,
+    StoreError,
     WrongDatabase,
 )
 from deltavc.lineage import schema
@@ -89,7 +91,7 @@ def open_repository(url: str | Path, db: str | None = None, storage_options: Map
     store = open_store(url, storage_options)
     repository_id = _read_marker(store)
     if repository_id is None:
-        raise NotARepository(store.url)
+        raise _no_repository(store)
     database = _database_place(store, db)
     return _open(store, None if database is None else _prepared(database), repository_id)
 
@@ -105,11 +107,20 @@ def upgrade_database(
     """
     store = open_store(url, storage_options)
     if _read_marker(store) is None:
-        raise NotARepository(store.url)
+        raise _no_repository(store)
     database = _database_place(store, db)
     if database is None:
         raise DatabaseNeeded(store.url)
     return schema.upgrade(open_database(database))
+
+
+def _no_repository(store: Store) -> NotARepository:
+    found: set[str] = set()
+    with suppress(StoreError):  # a directory that is not there, a bucket that may not be listed
+        found.update(store.prefixes())
+    if not {"refs/", "versions/"} <= found:
+        return NotARepository(store.url)
+    return NotARepository(store.url, f"the rest of a repository is there, but {MARKER} is gone: restore that object")
 
 
 def _read_marker(store: Store) -> str | None:

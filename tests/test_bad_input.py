@@ -4,6 +4,7 @@ import logging
 import resource
 import sqlite3
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +166,15 @@ def test_a_place_without_a_repository_says_so(tmp_path):
         with pytest.raises(StoreUnfit):
             deltavc.open(place)
     assert not (tmp_path / "absent").exists()
+
+
+def test_a_repository_that_lost_its_marker_is_told_to_restore_it(repo, tmp_path):
+    root = Path(repo.url)
+    (root / "deltavc.json").rename(tmp_path / "marker")
+    with pytest.raises(NotARepository, match=r"but deltavc\.json is gone: restore that object"):
+        deltavc.open(root)
+    (tmp_path / "marker").rename(root / "deltavc.json")
+    deltavc.open(root).close()
 
 
 def test_init_takes_no_place_that_is_taken(repo, tmp_path):
