@@ -36,8 +36,8 @@ class DatabaseUnavailable(DatabaseError):
 
     kind = "database_unavailable"
     hint = (
-        "Check its address, that it runs, and that its disk has room and can be written. It is an index only: a "
-        "damaged SQLite file may be deleted, --db sqlite:// does without, and an empty database that you name fills itself."
+        "Check its address, that it runs, and that its disk has room and can be written. It is only an index: "
+        "a damaged SQLite file may be deleted, --db sqlite:// does without, and an empty database fills itself."
     )
 
     def __str__(self) -> str:
