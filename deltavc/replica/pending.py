@@ -12,8 +12,9 @@ from deltavc import kernels
 from deltavc.bound import Cell
 from deltavc.change import Box, Change, Dense
 
-MIN_RUN = 64
-"""Lanes next to each other in memory that are worth a segment of their own; shorter runs are listed lane by lane."""
+MIN_RUN = 1024
+"""Lanes next to each other in memory that are worth a segment of their own, which takes 2 KiB beside the arena; shorter
+runs are listed lane by lane, within it."""
 
 _FLUSH_COST = 6
 """Memory that bringing changes into the arena takes, in multiples of them: composed, old and new lanes, offsets."""

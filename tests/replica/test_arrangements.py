@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 import deltavc
 from deltavc.bindings import concatenated, sharded
 from deltavc.errors import LayoutMismatch
+from deltavc.replica.pending import MIN_RUN
 from tests.replica.samples import line_of
-from tests.states import copied, raw, same, stepped
+from tests.states import copied, random_bits, raw, same, stepped
 
 
 def checkpoint(seed=0):
@@ -82,6 +83,19 @@ def test_an_engine_with_fused_and_permuted_parameters_moves_in_place(tmp_path, d
                 assert as_bound(views, versions[replica.version])
             replica.verify()
         assert places == [parameter.data_ptr() for parameter in engine.parameters()]
+
+
+@pytest.mark.parametrize("run", [MIN_RUN - 1, MIN_RUN])
+def test_runs_in_a_fused_weight_are_written_whole_or_lane_by_lane(tmp_path, run):
+    state = {name: random_bits("bfloat16", (6, run), seed) for seed, name in enumerate(("gate", "up"))}
+    with line_of(tmp_path / "repo", 2, state, 0.9) as (repo, versions):
+        fused = torch.stack([versions[repo.resolve("main")][name] for name in state], 1)
+        views = {"gate": fused[:, 0], "up": fused[:, 1]}
+        with repo.replica({"fused": fused}, at="main", bindings=views) as replica:
+            for ref in ("main~1", "main"):
+                replica.move(ref)
+                assert as_bound(views, versions[replica.version])
+            replica.verify()
 
 
 def test_tied_weights_are_written_once_and_untied_ones_apart(tmp_path):
