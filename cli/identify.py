@@ -31,4 +31,5 @@ def identify(repo: Repo, out: Output, path: str) -> None:
     out.identified(versions)
     if not versions:
         out.note("no version holds exactly these weights")
+        out.note(f"hint: `deltavc verify {path} --against REF` tells in which tensors they differ from a version")
         click.get_current_context().exit(FAILED)

@@ -150,6 +150,7 @@ def test_rollback_moves_the_branch_and_the_reflog_says_why(run, project):
 def test_identify_finds_the_version_or_fails(run, project):
     assert [version["step"] for version in run("identify", "step2", "--json").json] == [2]
     assert "Step 2" in run("identify", "step2/model.safetensors").stdout
+    assert "`deltavc verify step4 --against REF`" in run("identify", "step4", code=1).stderr
     missed = run("identify", "step4", "--json", code=1)
     assert missed.json == []
     assert "no version" in missed.stderr
