@@ -28,7 +28,7 @@ from deltavc.lineage.choosing import Outline
 from deltavc.lineage.drops import EXPIRED, UNCOMMITTED, DropRecord
 from deltavc.lineage.fields import now
 from deltavc.lineage.records import DROPS, EDGES
-from deltavc.lineage.settings import Policy, SettingsRef
+from deltavc.lineage.settings import SettingsRef
 from deltavc.upkeep.composing import Composer
 from deltavc.upkeep.policy import kept
 from deltavc.upkeep.rescue import Ways, rescue, stranded
@@ -89,12 +89,12 @@ def expire(access: Access, settings: SettingsRef, *, dry_run: bool = False, prog
     uncommitted = _uncommitted(access, settings)
     before = _choose(access, settings)
     if dry_run:
-        _check_heads(access, before)
+        _check_heads(before)
         return _report(before, before.dispensable, before.jumps, uncommitted, dry_run=True)
     if ways := _stranded(access, before):  # by a run that was killed
         rescue(access, ways, before.edges.keys())
         before = _choose(access, settings)
-    _check_heads(access, before)
+    _check_heads(before)
     composed = _compose(access, before.runs, show)
     after = _choose(access, settings)
     doomed = after.spared(before.dispensable)
@@ -108,10 +108,11 @@ def expire(access: Access, settings: SettingsRef, *, dry_run: bool = False, prog
 
 @dataclass(frozen=True)
 class _Choice:
-    """What the policy keeps at one moment, and the edges that are there then, by id."""
+    """What the policy keeps at one moment, where refs are then, and the edges that are there a moment later, by id."""
 
-    policy: Policy
     kept: dict[str, set[str]]
+    branches: dict[str, str]
+    tagged: set[str]
     edges: dict[str, Outline]
     tree: Tree
     runs: list[Run]
@@ -153,9 +154,11 @@ def _choose(access: Access, settings: SettingsRef) -> _Choice:
     access.index.refresh()
     policy = settings.newest()
     found = kept(access.index, policy, access.store.now())
-    edges = {edge.id: edge for edge in choosing.outlines(access.index)}
+    branches = access.index.branches()
+    tagged = set(access.index.tags().values()) if policy.keep_tagged else set()
+    edges = {edge.id: edge for edge in choosing.outlines(access.index)}  # last: others commit meanwhile
     tree = Tree(edges.values())
-    return _Choice(policy, found, edges, tree, tree.runs(found.keys()), choosing.pack_sizes(access.index))
+    return _Choice(found, branches, tagged, edges, tree, tree.runs(found.keys()), choosing.pack_sizes(access.index))
 
 
 def _compose(access: Access, runs: list[Run], show: Progress) -> list[Outline]:
@@ -193,13 +196,12 @@ def _look_after(access: Access, settings: SettingsRef, doomed: Mapping[str, Outl
 
 def _stranded(access: Access, choice: _Choice) -> Ways:
     """What is kept, or has a branch or a tag at it, and has lost its way to drops."""
-    tags = access.index.tags().values() if choice.policy.keep_tagged else ()
-    return stranded(access, {*choice.kept, *tags}, choice.tree.entry.keys())
+    return stranded(access, choice.kept.keys() | choice.tagged, choice.tree.entry.keys())
 
 
-def _check_heads(access: Access, choice: _Choice) -> None:
+def _check_heads(choice: _Choice) -> None:
     """Refuse to drop anything while a branch is at a version without weights: what looks useless may repair it."""
-    for branch, version in access.index.branches().items():
+    for branch, version in choice.branches.items():
         if version not in choice.tree.entry:
             raise CleanUpRefused(f"branch {branch!r} is at version {version}, whose weights cannot be reached")
 

@@ -155,6 +155,7 @@ class _Sweep:
         Args:
             there: keys of all packs.
         """
+        indexed = contents.contents(self.access.index).edges  # before the bucket is listed: others commit meanwhile
         listed, drops = self._agreed(EDGES), self._agreed(DROPS)
         dropped = {edge_of(key): item.modified for key, item in drops.items()}
         wanted = {edge for key in listed if (edge := edge_of(key)) is not None}
@@ -162,7 +163,9 @@ class _Sweep:
         known = dict(choosing.edge_packs_by_id(self.access.index))
         packs = {edge: known[edge[1]] for edge in wanted if edge[1] in known}
         packs |= self._read("reading edges", wanted - packs.keys(), self._packs_of)
-        self._check_edges(listed, dropped.keys())
+        for edge_id, target in indexed.items():
+            if edge_key(target, edge_id) not in listed and (target, edge_id) not in dropped:
+                raise MissingObject(edge_key(target, edge_id), version=target)  # lost by the bucket, or hidden
         for edge in packs.keys() - dropped.keys():
             if edge[1] in known and listed[edge_key(*edge)].modified < self.before:  # and so committed, and complete
                 for key in packs[edge]:
@@ -172,9 +175,10 @@ class _Sweep:
 
     def _named_files(self) -> set[str]:
         """Keys of the files that versions name."""
+        indexed = choosing.committed(self.access.index)  # before, as above
         listed = self._agreed(VERSIONS)
         ids = {key.rpartition("/")[2].removesuffix(".json") for key in listed}
-        for version in choosing.committed(self.access.index) - ids:
+        for version in indexed - ids:
             raise MissingObject(version_key(version), version=version)
         files = {version: keys for version, keys in choosing.files_by_id(self.access.index) if version in ids}
         files |= self._read("reading versions", ids - files.keys(), self._files_of)
@@ -185,22 +189,16 @@ class _Sweep:
         index = self.access.index
         index.catch_up_all()
         index.refresh()
+        branches, tags = index.branches(), index.tags()  # before their ways: others commit meanwhile
         reached = Tree(choosing.outlines(index)).entry.keys()
-        for branch, version in index.branches().items():
+        for branch, version in branches.items():
             if version not in reached:
                 raise CleanUpRefused(
                     f"branch {branch!r} is at version {version}, whose weights cannot be reached; "
                     "`deltavc expire` makes up for what was dropped at the same time as the branch went there"
                 )
-        tags = index.tags().values() if self.keep_tagged else ()
-        for version in stranded(self.access, tags, reached):
+        for version in stranded(self.access, tags.values() if self.keep_tagged else (), reached):
             raise CleanUpRefused(f"a tag is at version {version}, and edges to it were dropped; run `deltavc expire`")
-
-    def _check_edges(self, listed: Collection[str], dropped: Collection[tuple[str, str] | None]) -> None:
-        """Refuse where the bucket has lost, or hides, an edge that the database knows."""
-        for edge, target in contents.contents(self.access.index).edges.items():
-            if edge_key(target, edge) not in listed and (target, edge) not in dropped:
-                raise MissingObject(edge_key(target, edge), version=target)
 
     def _check_clock(self, found: Iterable[ObjectInfo]) -> None:
         """Refuse where objects are stamped with times to come: then ages mean nothing."""

@@ -5,6 +5,7 @@ import itertools
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import event
 
 import deltavc
 from deltavc.errors import (
@@ -365,3 +366,45 @@ def test_a_tag_at_a_version_that_had_no_weights_is_no_obstacle(store):
         litter(store)
         store.wait(hours=25)
         assert repo.gc().num_packs == 1
+
+
+@contextlib.contextmanager
+def committing_before(engine, nth, commit):
+    """Let somebody else commit right before the nth transaction; yields those that were tried."""
+    tried = []
+
+    def listen(connection, cursor, statement, *_):
+        if statement.startswith("BEGIN"):
+            tried.append(statement)
+            if len(tried) == nth:
+                commit()
+
+    event.listen(engine, "before_cursor_execute", listen)
+    try:
+        yield tried
+    finally:
+        event.remove(engine, "before_cursor_execute", listen)
+
+
+@pytest.mark.parametrize("what", ["expire", "gc"])
+def test_a_commit_to_the_same_database_at_any_moment_does_not_end_it(store, tmp_path, what):
+    with opened(store) as repo:
+        grown(repo, 4)
+        repo.set_policy(deltavc.Policy(keep_last=2))
+    store.wait(hours=25)
+    database = f"sqlite:///{tmp_path}/shared.db"
+    with opened(store, database) as repo, opened(store, database) as other:
+        for nth in itertools.count(1):
+
+            def commit(step=nth):
+                other.commit(state_at(step), step=step, files={"f": b"%d" % step})
+                other.tag(f"t{step}")
+
+            with committing_before(repo._index.engine, nth, commit) as tried:
+                getattr(repo, what)()
+            if len(tried) < nth:
+                break
+        assert nth > 9
+    with opened(store) as fresh:
+        for name in (*fresh.branches(), *fresh.tags()):
+            assert same_as_committed(fresh.checkout(name), fresh.version(name).step)
