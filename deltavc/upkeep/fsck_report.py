@@ -38,7 +38,7 @@ KINDS: dict[str, str] = {
     "missing_settings": "Restore the object from a copy of the store, or set the policy anew: `deltavc policy`.",
     "damaged_drop": "`deltavc fsck --repair` writes the drop again: it holds, whatever stands in it.",
     "wrong_weights": "`deltavc fsck --repair` drops the edge; other ways to the version may be whole.",
-    "no_path": "What was lost can be restored from a copy of the store, what was given up cannot; `deltavc log` shows others.",
+    "no_path": "What was lost comes back from a copy of the store, not what was given up; `deltavc log` shows others.",
     "no_way_forward": "`deltavc fsck --repair` writes an edge that leads to it.",
     "index_differs": "`deltavc reindex` (or `deltavc fsck --repair`) fills the database again from the bucket.",
 }
