@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from deltavc import kernels
 from deltavc.bound import Cell
 from deltavc.change import Box, Change, Dense
+from deltavc.kernels import pool
 
 MIN_RUN = 1024
 """Lanes next to each other in memory that are worth a segment of their own, which takes 2 KiB beside the arena; shorter
@@ -44,7 +46,8 @@ class Pending:
                 self.values = change.values  # from zero, a difference is the value
                 return change.nbytes
             self.values = torch.zeros(cell.box.num_lanes, dtype=cell.lanes.dtype, device=cell.device)
-        apply_to(self.values, change)
+        # On one thread: how many may work is for those to say who call this.
+        pool.apart(self.values.device, partial(apply_to, self.values, change))
         return self.values.nbytes
 
     def cost(self, cell: Cell) -> int:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import deltavc
 from deltavc.bindings import concatenated, sharded
 from deltavc.errors import LayoutMismatch
+from deltavc.kernels import pool
 from deltavc.replica.pending import MIN_RUN
 from tests.replica.samples import line_of
 from tests.states import copied, random_bits, raw, same, stepped
@@ -198,3 +199,27 @@ def test_tensors_that_start_anew_on_the_way_are_written_whole(tmp_path):
                 replica.stage("main~1").wait()
             replica.move("main~2")
             assert same(live, first)
+
+
+def test_with_one_thread_nothing_of_staging_runs_on_several(tmp_path, monkeypatch):
+    """Not even the changes of tensors that start anew on the way."""
+    state = {"w": random_bits("float32", (900_000,))}
+    other = {"w": random_bits("float64", (900_000,))}
+    run, spread = pool.run, []
+
+    def spy(tasks):
+        if len(tasks) > 1 and not pool.inside():
+            spread.append(len(tasks))
+        return run(tasks)
+
+    with deltavc.init(tmp_path / "repo") as repo:
+        for step in (copied(state), other, state, stepped(state, 1, 0.3)):
+            repo.commit(step, snapshot=False, codec="sparse")
+        with repo.replica(copied(state), at="main~3", threads=1, staging_bytes=1 << 24) as replica:
+            monkeypatch.setattr(pool, "run", spy)
+            for ref in ("main", "main~1"):
+                replica.stage(ref).wait()
+            monkeypatch.undo()
+            replica.apply()
+            replica.verify()
+    assert not spread
