@@ -264,7 +264,7 @@ def storages():
     gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other objects, which do not like to be asked
-        tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+        tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor and each.layout is torch.strided]
     return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}.values())
 
 
