@@ -35,6 +35,7 @@ class Pending:
     fresh: bool = False
     values: Tensor | None = None
     changes: list[Change] = field(default_factory=list)
+    _own: bool = False  # whether `values` is of this cell alone: tied ones that lie apart are told the same change
 
     def add(self, change: Change, cell: Cell) -> int:
         """Take in a change that comes after all others. Returns the bytes of memory it holds from now on."""
@@ -46,6 +47,9 @@ class Pending:
                 self.values = change.values  # from zero, a difference is the value
                 return change.nbytes
             self.values = torch.zeros(cell.box.num_lanes, dtype=cell.lanes.dtype, device=cell.device)
+        elif not self._own:
+            self.values = self.values.clone()
+        self._own = True
         # On one thread: how many may work is for those to say who call this.
         pool.apart(self.values.device, partial(apply_to, self.values, change))
         return self.values.nbytes

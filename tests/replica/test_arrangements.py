@@ -11,7 +11,7 @@ from deltavc.errors import LayoutMismatch
 from deltavc.kernels import pool
 from deltavc.replica.pending import MIN_RUN
 from tests.replica.samples import line_of
-from tests.states import copied, random_bits, raw, same, stepped
+from tests.states import changed, copied, random_bits, raw, same, stepped
 
 
 def checkpoint(seed=0):
@@ -199,6 +199,18 @@ def test_tensors_that_start_anew_on_the_way_are_written_whole(tmp_path):
                 replica.stage("main~1").wait()
             replica.move("main~2")
             assert same(live, first)
+
+
+def test_tied_tensors_that_start_anew_and_lie_apart_are_each_changed_once(tmp_path):
+    first, retyped = random_bits("bfloat16", (40, 30)), random_bits("float32", (40, 30))
+    last = changed(first, 1, 0.01)
+    with deltavc.init(tmp_path / "repo") as repo:
+        for tensor in (first, retyped, first, last):
+            repo.commit({"embed": tensor, "head": tensor}, snapshot=False)
+        live = {"embed": first.clone(), "head": first.clone()}
+        with repo.replica(live, at="main~3") as replica:
+            replica.move("main")
+            assert same(live, {"embed": last, "head": last})
 
 
 def test_with_one_thread_nothing_of_staging_runs_on_several(tmp_path, monkeypatch):
