@@ -1,5 +1,6 @@
 """A replica moves to any version there is, in place, and is bit for bit that version after every move."""
 
+import contextlib
 import gc
 import random
 import threading
@@ -39,6 +40,7 @@ def branching(repo, seed, num_versions=24):
     pick = random.Random(seed)
     states = {}
     state = of_every_dtype(seed)
+    state["tied"] = state["float32.129"]
     states[repo.commit(state).id] = copied(state)
     for number in range(num_versions):
         base = pick.choice(list(states))
@@ -66,6 +68,34 @@ def test_a_random_walk_over_a_branching_history_is_exact_after_every_move(seed, 
                 assert same(live, states[target])
             replica.verify()
         assert places == {name: tensor.data_ptr() for name, tensor in live.items()}
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_any_calls_in_any_order_with_little_memory_end_at_a_version_exactly(seed, tmp_path):
+    with deltavc.init(tmp_path / "repo") as repo:
+        states = branching(repo, seed, 12)
+        pick = random.Random(seed)
+        start = pick.choice(list(states))
+        live = {name: tensor.clone() for name, tensor in states[start].items()}  # tied ones lie apart
+        with repo.replica(live, at=start, staging_bytes=30_000, memory=4000) as replica:
+            for _ in range(60):
+                target = pick.choice(list(states))
+                with contextlib.suppress(NothingStaged, StageCancelled, StagingTooSmall):
+                    match pick.choice(("stage", "stage and wait", "cancel", "apply", "apply", "move", "long")):
+                        case "stage":
+                            replica.stage(target)
+                        case "stage and wait":
+                            replica.stage(target).wait()
+                        case "cancel":
+                            replica.stage(target).cancel()
+                        case "apply":
+                            replica.apply()
+                        case "move":
+                            replica.move(target)
+                        case "long":
+                            replica.move(target, allow_long_pause=True)
+                assert same(live, states[replica.version])
+            replica.verify()
 
 
 def test_staging_goes_on_from_what_is_staged(line):
