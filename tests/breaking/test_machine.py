@@ -358,4 +358,4 @@ class LongBench(Bench):
 TestBench = pytest.mark.timeout(900)(Bench.TestCase)  # which leaves time to find a shorter example
 TestBench.settings = settings(max_examples=8, stateful_step_count=25)
 TestLongBench = pytest.mark.long(pytest.mark.timeout(1800)(LongBench.TestCase))
-TestLongBench.settings = settings(max_examples=40, stateful_step_count=40)
+TestLongBench.settings = settings(max_examples=25, stateful_step_count=40)

@@ -28,7 +28,7 @@ def again(call):
 
 
 @pytest.mark.parametrize(
-    ("every", "num_steps"), [(6, 4), pytest.param(3, 25, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    ("every", "num_steps"), [(6, 4), pytest.param(3, 12, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 )
 def test_what_is_done_through_a_network_that_fails_is_done_once_and_exactly(s3, every, num_steps, tmp_path):
     url = s3.new_bucket() + "/repo"

@@ -188,7 +188,7 @@ def test_eight_processes_make_one_line_of_all_their_commits_beside_compacting_an
     where, cleaning, cache, request
 ):
     policy = deltavc.Policy(keep_every=EVERY, grace_seconds=GRACE) if cleaning else None
-    check_race(request.getfixturevalue(where), 6, cache, [[compact], [clean if cleaning else collect]], policy)
+    check_race(request.getfixturevalue(where), 4, cache, [[compact], [clean if cleaning else collect]], policy)
 
 
 @pytest.mark.long

@@ -49,7 +49,7 @@ def clean_up(url, store):
         other.gc()
 
 
-@pytest.mark.parametrize("every", [13, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("every", [13, pytest.param(2, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
 @pytest.mark.parametrize("name", STOPPED)
 def test_what_is_stopped_past_the_grace_at_any_moment_publishes_nothing_that_is_gone(name, every, tmp_path, directory):
     made = template_on_disk(name, directory)
