@@ -28,7 +28,7 @@ lint: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[s3,postgres,demo,dev]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[s3,postgres,demo,docs,transformers,dev]"
 	touch $@
 
 clean:
