@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
+from deltavc.errors import GroupBroken
 from deltavc.ranks.council import Call, Council
 
 
@@ -45,6 +46,34 @@ class Exchange:
             return self._gather(body, call)
         except OSError as error:
             call.abstain(str(error))
+
+    def connect(self, call: Call) -> None:
+        """Make the connections now, for `word`. Raises what `sum` raises."""
+        try:
+            self._connected(call)
+        except OSError as error:
+            call.abstain(str(error))
+
+    def word(self, number: int, verb: str) -> int:
+        """A number that rank 0 says, on every rank. Only rank 0 is waited for, and no step of a call decided on.
+
+        Args:
+            verb: what this is part of, for the error.
+
+        Raises:
+            GroupBroken: rank 0 did not say it in time, or a connection broke; others may have heard it.
+        """
+        said = torch.tensor([number])
+        try:
+            if self._group is None:
+                raise OSError("the connections between the ranks were given up")
+            try:
+                self._group.broadcast(said, 0, self._timeout).wait(self._timeout)
+            except RuntimeError as error:
+                raise self._broken(error) from error
+        except OSError as lost:
+            raise GroupBroken(verb, (), str(lost)) from lost
+        return int(said)
 
     def drop(self) -> None:
         """Give up the connections; the next exchange makes new ones."""

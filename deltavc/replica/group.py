@@ -34,6 +34,7 @@ from deltavc.ranks.council import Call, Council, Decision
 from deltavc.ranks.exchange import Exchange
 from deltavc.ranks.holdings import Holdings
 from deltavc.replica.applied import Applied, Staged
+from deltavc.replica.following_group import GroupFollower, OnError, open_follower
 from deltavc.replica.live import LiveVersion
 from deltavc.replica.position import Ready
 from deltavc.replica.proof import check
@@ -84,6 +85,7 @@ class ReplicaGroup(LiveVersion):
         self._call = call
         self._patience = council.timeout
         self._in_doubt = False
+        self._follower: GroupFollower | None = None
         super().__init__(access, bound, record, **options)
 
     @property
@@ -165,9 +167,39 @@ class ReplicaGroup(LiveVersion):
         """
         self._together("verify", self._verify_all, pause=False)
 
+    def follow(self, ref: str = "main", *, every: float = 1.0, on_error: OnError | None = None) -> GroupFollower:
+        """Stay at the newest version of a ref, forwards or back.
+
+        Rank 0 looks at it. At the safe points that all ranks come to (`GroupFollower.safe_point`) all of them begin to
+        stage it, and apply it once it is proven. A call of the group, as `safe_point` is.
+
+        Outages of the store and the database are waited out; a version that cannot be reached on some rank is passed
+        over on all. Moves of one's own between two safe points do no harm.
+
+        Args:
+            ref: rank 0's counts. every: seconds from one look of rank 0 at the ref to the next.
+            on_error: called on each rank with what it met, when a version is passed over and when following ends.
+
+        Raises:
+            UnknownRef, AmbiguousRef: on rank 0, of the ref.
+            RuntimeError: it is following already: close that first, on all ranks.
+            PeerFailed, GroupBroken, ReplicaClosed
+        """
+        index = self._access.index
+        self._follower = open_follower(self, self._council, index, ref, every=every, on_error=on_error)
+        return self._follower
+
+    def check_following(self) -> None:
+        """Raise RuntimeError where `follow` must not be called: while it follows, and inside `on_apply`."""
+        self.check_outside("follow", reading=False)
+        if self._follower is not None and self._follower.running:
+            raise RuntimeError(f"the group is following {self._follower.ref!r} already: close that first")
+
     def close(self) -> None:
         """Let go of the live tensors, the staging memory and the connections. Not a call of the group: calls that the
         others make then end as they do when a rank is dead. May be called twice."""
+        if self._follower is not None:
+            self._follower.close()
         super().close()
         self._exchange.drop()
 
