@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import findings, keeping, texts
+from . import findings, keeping, texts, watching
 from .failures import OutputClosed
 
 if TYPE_CHECKING:
@@ -119,6 +119,13 @@ class Output:
     def diff(self, diff: Diff, *, all_tensors: bool) -> None:
         """Two versions compared."""
         self._print(diff.as_json(), texts.diff(diff, all_tensors=all_tensors))
+
+    def diff_by_layer(self, diff: Diff, *, all_layers: bool) -> None:
+        """Two versions compared, their tensors summed up by layer."""
+        found = diff.by_layer()
+        told = diff.as_json()
+        told = {"a": told["a"], "b": told["b"], "layers": [layer.as_json() for layer in found], "total": told["total"]}
+        self._print(told, watching.layers(diff, found, all_layers=all_layers))
 
     def refs(self, refs: Mapping[str, Version]) -> None:
         """Branches or tags, and where they are."""

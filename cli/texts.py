@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deltavc.amounts import nbytes as nbytes
+from deltavc.amounts import share as share
+
 from .graph import draw
 
 if TYPE_CHECKING:
@@ -260,21 +263,6 @@ def compacted(done: Compacted) -> Iterator[str]:
 
 
 # --- words ---
-
-
-def nbytes(count: int) -> str:
-    """A size in bytes for people, in powers of 1000."""
-    size, units = float(count), iter(("kB", "MB", "GB", "TB", "PB"))
-    unit = "B"
-    while size >= 999.5:
-        size, unit = size / 1000, next(units)
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}" if size < 99.95 else f"{size:.0f} {unit}"
-
-
-def share(part: int, whole: int) -> str:
-    """A part of a whole as a percentage with two digits that mean something."""
-    percent = 100 * part / whole if whole else 0.0
-    return f"{percent:.1f} %" if percent >= 10 or not percent else f"{percent:.2g} %"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:

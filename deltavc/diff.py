@@ -15,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deltavc import notebook
+from deltavc.amounts import share
 from deltavc.lanes import LANE_DTYPES, lanes
+from deltavc.layers import LayerDiff, by_layer
 from deltavc.layout import LANE_BYTES, Layout
 
 Status = Literal["same", "changed", "added", "dropped", "retyped"]
@@ -63,6 +66,27 @@ class Diff:
             sum(tensor.changed_elements for tensor in self.tensors),
             max((tensor.largest_step for tensor in self.tensors), default=0),
         )
+
+    def by_layer(self) -> tuple[LayerDiff, ...]:
+        """The tensors summed up by layer, as `deltavc.layers` tells them apart, in the order of layers."""
+        return by_layer(self.tensors)
+
+    def _repr_html_(self) -> str:
+        """A small table of the layers that differ, for notebooks."""
+        layers = (layer for layer in self.by_layer() if layer.num_changed)
+        shown: list[TensorDiff | LayerDiff] = [self.total, *layers]
+        rows = [
+            (
+                each.name,
+                f"{each.changed_elements:,}",
+                f"{each.num_elements:,}",
+                share(each.changed_elements, each.num_elements),
+                f"{each.largest_step:,} ulp" if each.largest_step else "",
+            )
+            for each in shown
+        ]
+        head = ("layer", "changed", "of", "share", "largest step")
+        return notebook.table(f"{self.a[:12]} to {self.b[:12]}", head, rows)
 
     def as_json(self) -> dict[str, Any]:
         """A JSON-able form, as `--json` prints it."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deltavc.errors import CorruptObject, UnknownRef
+from deltavc import notebook
+from deltavc.errors import CorruptObject, DeltavcError, UnknownRef
 from deltavc.lineage import names
 from deltavc.lineage.history import Totals
 from deltavc.lineage.index import Index
@@ -16,6 +17,9 @@ from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve, resolve_range
 from deltavc.version import Version
+
+_SHOWN_BRANCHES = 20
+"""Branches that a notebook is shown: without a database, each takes a few requests."""
 
 
 class Lookup:
@@ -109,3 +113,26 @@ class Lookup:
             for name, version in refs.items():
                 found.setdefault(version, []).append(kind + name)
         return found
+
+    def _repr_html_(self) -> str:
+        """Where its branches are, for notebooks; asks the store, and says so where that cannot be had now."""
+        title = repr(self)
+        try:
+            branches = self.branches()
+            shown = list(branches)[:_SHOWN_BRANCHES]
+            infos = self._index.versions([branches[name] for name in shown])
+        except DeltavcError as error:
+            return notebook.facts(title, [("branches", f"not to be had now: {error}")])
+        heads = [Version.known(info, name) for name, info in zip(shown, infos, strict=True)]
+        rows = [
+            (
+                head.branch,
+                head.short_id,
+                "" if head.step is None else head.step,
+                " ".join(f"{name}={value:.6g}" for name, value in head.metrics.items()),
+                f"{head.time:%Y-%m-%d %H:%M:%S %Z}",
+            )
+            for head in heads
+        ]
+        head = ("branch", "version", "step", "metrics", "time")
+        return notebook.table(title, head, rows, more=len(branches) - len(shown))

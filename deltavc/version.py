@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+from deltavc import notebook
+from deltavc.amounts import nbytes, share
 from deltavc.lineage.info import VersionInfo
 from deltavc.lineage.records import VersionRecord
 
@@ -97,6 +99,24 @@ class Version:
     def __str__(self) -> str:
         step = f" step {self.step}" if self.step is not None else ""
         return f"{self.short_id}{step}{' ' + self.message if self.message else ''}"
+
+    def _repr_html_(self) -> str:
+        """A small table, for notebooks."""
+        changed = f"{share(self.changed_lanes, self.num_lanes)} of {self.num_lanes:,} lanes"
+        told = [
+            ("branch", self.branch),
+            ("step", self.step),
+            *((f"metric {name}", f"{value:.6g}") for name, value in self.metrics.items()),
+            ("message", self.message),
+            ("author", self.author),
+            ("time", f"{self.time:%Y-%m-%d %H:%M:%S %Z}"),
+            ("parents", " ".join(parent[:12] for parent in self.parents)),
+            ("changed", changed),
+            ("stored", nbytes(self.stored_bytes) if self.weights else "no weights: they were not kept"),
+            *((f"meta {name}", value) for name, value in self.meta.items()),
+            *((f"file {name}", nbytes(size)) for name, size in self.files.items()),
+        ]
+        return notebook.facts(f"version {self.id}", told)
 
     def as_json(self) -> dict[str, Any]:
         """A JSON-able form, as `--json` prints it: non-finite metrics are strings."""

@@ -1,0 +1,37 @@
+"""What watching a run prints: layers compared, moves of a branch, plots. Pure, as `texts` is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from deltavc.amounts import share
+
+from .texts import plain, table
+
+if TYPE_CHECKING:
+    from deltavc.diff import Diff, TensorDiff
+    from deltavc.layers import LayerDiff
+
+
+def layers(diff: Diff, found: Sequence[LayerDiff], *, all_layers: bool) -> Iterator[str]:
+    """Two versions compared layer by layer: those that differ, those that do not in a line, and a total."""
+    shown = [layer for layer in found if all_layers or layer.num_changed]
+    rows = [_layer(plain(layer.name), f"{layer.num_changed} of {layer.num_tensors}", layer) for layer in shown]
+    differing = sum(layer.num_changed for layer in found)
+    rows.append(_layer("total", f"{differing} of {len(diff.tensors)}", diff.total))
+    yield from table(["layer", "tensors", "changed", "of", "share", "largest step"], rows, right=(1, 2, 3, 4, 5))
+    same = len(found) - len(shown)
+    if same:
+        yield f"{same} {'layer is' if same == 1 else 'layers are'} unchanged"
+
+
+def _layer(name: str, tensors: str, found: LayerDiff | TensorDiff) -> list[str]:
+    return [
+        name,
+        tensors,
+        f"{found.changed_elements:,}",
+        f"{found.num_elements:,}",
+        share(found.changed_elements, found.num_elements),
+        f"{found.largest_step:,} ulp" if found.largest_step else "",
+    ]
