@@ -169,11 +169,11 @@ def main():
         index = Index(engine, NothingNew(), "bench")
         head = version_id(count - 1)
         far = version_id(count // CHAIN // 2 * CHAIN - 1)
-        ask("log -n 20", lambda: index.log([head], 20))
-        ask("log -n 20 --all", lambda: index.log(None, 20))
+        ask("log -n 20", lambda: list(index.log([head], 20)))
+        ask("log -n 20 --all", lambda: list(index.log(None, 20)))
         ask(
             "log -n 20 of the last tenth (A..B)",
-            lambda: index.log([head], 20, exclude=[version_id(count - count // 10)]),
+            lambda: list(index.log([head], 20, exclude=[version_id(count - count // 10)])),
         )
         ask("plan, 999 edges from its snapshot", lambda: plan(index, far, forward_only=True))
         ask("plan, one edge back from the next", lambda: plan(index, far))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +14,21 @@ from .output import Output
 if TYPE_CHECKING:
     from deltavc.repo import Repo
 
+_LIMIT = ("-n", "--limit")
 
-@click.command()
+
+class _Counted(click.Command):
+    """A command that takes `-5` for `-n 5`, as git and tail do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = pairwise(["", *args])
+        args = [arg if before in _LIMIT else re.sub(r"^-(?=[0-9]+$)", "-n", arg) for before, arg in given]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Counted)
 @click.argument("ref", default="main", metavar="[REF | A..B]")
-@click.option("-n", "--limit", type=click.IntRange(min=0), help="How many at most.")
+@click.option(*_LIMIT, type=click.IntRange(min=0), help="How many at most; -5 is short for -n 5.")
 @click.option("--oneline", is_flag=True, help="A line for each.")
 @click.option("--graph", is_flag=True, help="Draw where branches part and meet.")
 @click.option("--all", "every", is_flag=True, help="Every version ever committed, rolled-back ones too.")
@@ -34,5 +47,5 @@ def log(
       deltavc log --all --graph --oneline
       deltavc log v1.0..main
     """
-    versions = repo.log(ref, limit, all=every, first_parent=first_parent)
+    versions = repo.history(ref, limit, all=every, first_parent=first_parent)
     out.log(versions, repo.names(), oneline=oneline, graph=graph)

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from deltavc.upkeep.verify import Verification
     from deltavc.upkeep.verify_files import Match
     from deltavc.version import Version
+
+_LINES = 256
+"""Lines of a long result that are printed at once."""
 
 
 class Output:
@@ -88,11 +92,14 @@ class Output:
         self._write(json.dumps(moved.as_json()) if self._as_json else texts.followed(moved))
 
     def log(
-        self, versions: Sequence[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
+        self, versions: Iterable[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
     ) -> None:
-        """A history; `names` are the refs at each version."""
-        told = ([version.as_json() | {"refs": list(names.get(version.id, ()))} for version in versions],)
-        self._print(*told, texts.log(versions, names, oneline=oneline, graph=graph))
+        """A history, printed as it is read; `names` are the refs at each version."""
+        if self._as_json:
+            told = (version.as_json() | {"refs": list(names.get(version.id, ()))} for version in versions)
+            self._stream(_json_list(told))
+        else:
+            self._stream(texts.log(versions, names, oneline=oneline, graph=graph))
 
     def show(
         self,
@@ -254,13 +261,32 @@ class Output:
         # ASCII, so that any terminal and any locale takes it.
         self._write(json.dumps(value, indent=2) if self._as_json else "\n".join(lines))
 
+    def _stream(self, lines: Iterable[str]) -> None:
+        """Print lines, some at a time, while the rest is still to be read."""
+        rest = iter(lines)
+        while some := list(islice(rest, _LINES)):
+            self._echo("\n".join(some))
+
     def _write(self, text: str) -> None:
-        if not text:
-            return
+        if text:
+            self._echo(text)
+
+    def _echo(self, text: str) -> None:
         try:
             click.echo(text, color=self._color)
         except BrokenPipeError as error:
             raise OutputClosed from error
+
+
+def _json_list(items: Iterable[Any]) -> Iterator[str]:
+    """The lines of a list as `json.dumps(list, indent=2)` writes it, each item as it comes."""
+    before = "["
+    for item in items:
+        yield before
+        *lines, before = json.dumps([item], indent=2).splitlines()[1:-1]
+        yield from lines
+        before += ","
+    yield from ["[]"] if before == "[" else [before.removesuffix(","), "]"]
 
 
 class _Stderr(logging.Handler):

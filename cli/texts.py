@@ -52,18 +52,22 @@ def followed(moved: Moved) -> str:
 
 
 def log(
-    versions: Sequence[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
+    versions: Iterable[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
 ) -> Iterator[str]:
-    """A history, newest first."""
-    blocks = [_line(version, names) if oneline else [*_block(version, names), ""] for version in versions]
+    """A history, newest first, told as it is read; a drawing needs to know all of it first."""
+
+    def block(version: Version) -> list[str]:
+        return _line(version, names) if oneline else [*_block(version, names), ""]
+
     if not graph:
-        for block in blocks:
-            yield from block
+        for version in versions:
+            yield from block(version)
         return
+    versions = list(versions)
     rows = draw([(version.id, version.parents) for version in versions])
-    for row, block in zip(rows, blocks, strict=True):
+    for row, version in zip(rows, versions, strict=True):
         yield from row.before
-        for place, line in enumerate(block):
+        for place, line in enumerate(block(version)):
             yield f"{row.node if place == 0 else row.rest}{line}".rstrip()
         yield from row.after
 

@@ -6,6 +6,7 @@ imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from deltavc import notebook
@@ -40,29 +41,42 @@ class Lookup:
     def log(
         self, ref: str = "main", limit: int | None = None, *, all: bool = False, first_parent: bool = False
     ) -> list[Version]:
-        """Versions that a ref leads to, newest first.
+        """Versions that a ref leads to, newest first. `history` gives the same one by one.
 
         Args:
             ref: a ref, or `A..B` for what B has and A has not.
+            limit: how many at most; None for all of them.
             all: every version ever committed instead, rolled-back ones too.
             first_parent: follow only the first parent of merges.
 
         Raises:
-            UnknownRef, AmbiguousRef
+            UnknownRef, AmbiguousRef; DatabaseNeeded
+            ValueError: a negative limit.
         """
+        return list(self.history(ref, limit, all=all, first_parent=first_parent))
+
+    def history(
+        self, ref: str = "main", limit: int | None = None, *, all: bool = False, first_parent: bool = False
+    ) -> Iterator[Version]:
+        """What `log` gives, read in pages as it is asked for: a history of any length takes little memory."""
+        limit = _checked(limit)
         if all:
             self._index.catch_up_all()
-            return [Version.known(info) for info in self._index.log(None, limit)]
+            return map(Version.known, self._index.log(None, limit))
         without, of = resolve_range(self._index, ref)
         exclude = [] if without is None else [without]
-        found = self._index.log([of], limit, first_parent=first_parent, exclude=exclude)
-        return [Version.known(info) for info in found]
+        return map(Version.known, self._index.log([of], limit, first_parent=first_parent, exclude=exclude))
 
     def reflog(self, branch: str = "main", limit: int | None = None) -> list[RefEntry]:
-        """The moves of a branch, newest first: who, when, why, from where to where. Raises UnknownRef."""
+        """The moves of a branch, newest first: who, when, why, from where to where.
+
+        Raises:
+            UnknownRef
+            ValueError: a negative limit.
+        """
         ref = names.branch_ref(branch)
         self._index.catch_up([ref])
-        found = self._index.reflog(ref, limit)
+        found = self._index.reflog(ref, _checked(limit))
         if not found:
             raise UnknownRef(branch, "there is no branch of this name")
         return found
@@ -136,3 +150,9 @@ class Lookup:
         ]
         head = ("branch", "version", "step", "metrics", "time")
         return notebook.table(title, head, rows, more=len(branches) - len(shown))
+
+
+def _checked(limit: int | None) -> int | None:
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit={limit}: how many at most, 0 or more; None for all")
+    return limit

@@ -55,3 +55,10 @@ def test_parents_are_refs_and_the_first_is_where_the_writer_is(repo):
 
 def test_one_pattern_may_be_a_string(repo):
     assert list(repo.checkout(tensors="w*")) == ["w"]
+
+
+def test_a_negative_limit_is_refused(repo):
+    for ask in (repo.log, repo.history, repo.reflog):
+        with pytest.raises(ValueError, match="limit=-1"):
+            ask("main", -1)
+    assert [version.step for version in repo.history()] == [0]

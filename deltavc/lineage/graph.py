@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sqlalchemy import CTE, Connection, Select, bindparam, case, literal, select
+from sqlalchemy import CTE, Connection, Select, and_, bindparam, case, literal, or_, select
 
 from deltavc.errors import UnknownRef
 from deltavc.lineage.database import chunks
@@ -105,45 +105,75 @@ def first_parents(start: int) -> CTE:
     return chain.union_all(select(versions.c.pk, versions.c.parent).where(versions.c.pk == chain.c.parent))
 
 
-def newest_first(db: Connection, starts: Iterable[int], excluded: Iterable[int], first_parent: bool) -> Iterator[int]:
-    """All ancestors of `starts` (and they themselves) that are not those of `excluded`, newest first.
+class NewestFirst:
+    """All ancestors of some versions (and they themselves) that are not those of others, newest first.
 
-    No version comes before one of its children. With `first_parent`, only first parents are followed from starts.
+    No version comes before one of its children. Only versions whose children were told and they were not are held, so
+    that any history can be told in little memory.
+
+    Args:
+        starts, excluded: keys of versions; what the excluded ones come from is left out, and so are they.
+        first_parent: follow only first parents from `starts`.
     """
-    window = _Window(db)
-    heap: list[tuple[int, int, int]] = []  # the latest clock first, then the highest id
-    hidden: dict[int, bool] = {}
-    num_shown = 0  # versions in the heap that are not hidden
 
-    def meet(pk: int, hide: bool) -> None:
-        nonlocal num_shown
-        if pk not in hidden:
-            row = window[pk]
-            heapq.heappush(heap, (-row.clock, -int(row.id, 16), pk))
-            num_shown += not hide
-        elif hide and not hidden[pk]:
-            num_shown -= 1
-        hidden[pk] = hide or hidden.get(pk, False)
+    def __init__(self, db: Connection, starts: Iterable[int], excluded: Iterable[int], first_parent: bool) -> None:
+        self._window = _Window(db)
+        self._first_parent = first_parent
+        self._heap: list[tuple[int, int, int]] = []  # the latest clock first, then the highest id
+        self._hidden: dict[int, bool] = {}  # of what is in the heap
+        self._num_shown = 0  # versions in the heap that are not hidden
+        for pk in excluded:
+            self._meet(pk, True)
+        for pk in starts:
+            self._meet(pk, False)
 
-    for pk in excluded:
-        meet(pk, True)
-    for pk in starts:
-        meet(pk, False)
-    while num_shown:
-        _, _, pk = heapq.heappop(heap)
-        # Clocks fall from child to parent, so every child of this one has been met: whether it hides is settled.
-        hide = hidden[pk]
-        if not hide:
-            num_shown -= 1
-            yield pk
-        for parent in window[pk].parents[: 1 if first_parent and not hide else None]:
-            meet(parent, hide)
+    @property
+    def frontier(self) -> tuple[list[str], list[str]]:
+        """Where it is: ids of `starts` and `excluded` for a walk that goes on from here."""
+        found: tuple[list[str], list[str]] = ([], [])
+        for pk, hide in self._hidden.items():
+            found[hide].append(self._window[pk].id)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        while self._num_shown:
+            _, _, pk = heapq.heappop(self._heap)
+            # Clocks fall from child to parent, so every child of this one has been met: whether it hides is settled,
+            # and it will not be met again.
+            hide = self._hidden.pop(pk)
+            parents = self._window.take(pk).parents
+            for parent in parents[: 1 if self._first_parent and not hide else None]:
+                self._meet(parent, hide)
+            if not hide:
+                self._num_shown -= 1
+                yield pk
+
+    def _meet(self, pk: int, hide: bool) -> None:
+        if pk not in self._hidden:
+            row = self._window[pk]
+            heapq.heappush(self._heap, (-row.clock, -int(row.id, 16), pk))
+            self._num_shown += not hide
+        elif hide and not self._hidden[pk]:
+            self._num_shown -= 1
+        self._hidden[pk] = hide or self._hidden.get(pk, False)
 
 
-def latest(db: Connection, limit: int | None) -> list[int]:
-    """Every version that is known, on a branch or not, newest first."""
-    order = select(versions.c.pk).order_by(versions.c.clock.desc(), versions.c.id.desc()).limit(limit)
-    return list(db.execute(order).scalars())
+def latest(
+    db: Connection, limit: int, after: tuple[int, str] | None = None
+) -> tuple[list[int], tuple[int, str] | None]:
+    """Versions that are known, on a branch or not, newest first, and where the next ones begin.
+
+    Args:
+        after: where those before ended; None to begin with the newest.
+    """
+    columns = (versions.c.pk, versions.c.clock, versions.c.id)
+    wanted = select(*columns).order_by(versions.c.clock.desc(), versions.c.id.desc()).limit(limit)
+    if after is not None:
+        clock, version = after
+        same_time = and_(versions.c.clock == clock, versions.c.id < version)
+        wanted = wanted.where(or_(versions.c.clock < clock, same_time))
+    rows = db.execute(wanted).all()
+    return [row.pk for row in rows], (rows[-1].clock, rows[-1].id) if len(rows) == limit else None
 
 
 class _Row(NamedTuple):
@@ -164,6 +194,12 @@ class _Window:
         if pk not in self._rows:
             self._load(pk)
         return self._rows[pk]
+
+    def take(self, pk: int) -> _Row:
+        """A row that is not needed after this."""
+        row = self[pk]
+        del self._rows[pk]
+        return row
 
     def _load(self, pk: int) -> None:
         columns = (versions.c.pk, versions.c.parent, versions.c.id, versions.c.clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select
@@ -19,6 +19,9 @@ from deltavc.lineage.plan import Surroundings
 from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.lineage.surroundings import IndexedSurroundings
 from deltavc.lineage.tables import edges, layouts, metrics, packs, ref_entries, refs, versions
+
+_PAGE = 256
+"""Versions of a log that are read at once."""
 
 _old = versions.alias("old_version")
 _new = versions.alias("new_version")
@@ -131,22 +134,24 @@ class History:
         *,
         first_parent: bool = False,
         exclude: Iterable[str] = (),
-    ) -> list[VersionInfo]:
+    ) -> Iterator[VersionInfo]:
         """Versions newest first, none before one of its children.
+
+        They are read as they are asked for, in pages, each in a transaction of its own: however long history is, it
+        takes little memory, and no transaction stays open while somebody reads.
 
         Args:
             starts: where to start; None for every version that was ever committed, rolled back or not.
+            limit: how many at most.
             first_parent: follow only the first parent of each.
             exclude: leave out these and all their ancestors (A of `A..B`); not with `starts=None`.
 
         Raises:
             UnknownRef: an id that is not indexed.
         """
-        with reading(self.engine) as db:
-            if starts is None:
-                return info.load(db, graph.latest(db, limit))
-            from_, without = ([graph.known_place(db, version).pk for version in ids] for ids in (starts, exclude))
-            return info.load(db, list(islice(graph.newest_first(db, from_, without, first_parent), limit)))
+        size = _PAGE if limit is None else min(_PAGE, limit)
+        pages = self._pages_of_all(size) if starts is None else self._pages(starts, exclude, first_parent, size)
+        return islice(chain.from_iterable(pages), limit)
 
     def ancestor(self, version: str, steps: int) -> str | None:
         """The version `steps` back along first parents, or None when there are fewer. Raises UnknownRef."""
@@ -200,6 +205,28 @@ class History:
                 pack_bytes=int(one(func.coalesce(func.sum(packs.c.nbytes), 0))),
                 file_bytes=int(one(func.coalesce(func.sum(versions.c.new_file_bytes), 0))),
             )
+
+    def _pages(
+        self, starts: Iterable[str], exclude: Iterable[str], first_parent: bool, size: int
+    ) -> Iterator[list[VersionInfo]]:
+        from_, without = list(starts), list(exclude)
+        while from_:
+            with reading(self.engine) as db:
+                places = ([graph.known_place(db, version).pk for version in ids] for ids in (from_, without))
+                walk = graph.NewestFirst(db, *places, first_parent)
+                page = info.load(db, list(islice(walk, size)))
+                from_, without = walk.frontier
+            yield page
+
+    def _pages_of_all(self, size: int) -> Iterator[list[VersionInfo]]:
+        after: tuple[int, str] | None = None
+        while True:
+            with reading(self.engine) as db:
+                found, after = graph.latest(db, size, after)
+                page = info.load(db, found)
+            yield page
+            if after is None:
+                return
 
     def _refs(self, kind: str) -> dict[str, str]:
         wanted = select(refs.c.name, versions.c.id).join(versions, versions.c.pk == refs.c.version)

@@ -97,7 +97,7 @@ def audit(access: Access, version: str, verification: Verification) -> Audit:
     return Audit(
         version=Version.known(info),
         history=tuple(Version.known(found) for found in index.log([version], first_parent=True)),
-        num_ancestors=len(index.log([version])) - 1,
+        num_ancestors=sum(1 for _ in index.log([version])) - 1,
         at=tuple(ref for ref, at in heads.items() if at == version),
         contained_in=tuple(ref for ref, at in heads.items() if _leads_to(access, at, version)),
         moves=tuple(_moves(access, version)),
@@ -109,7 +109,7 @@ def audit(access: Access, version: str, verification: Verification) -> Audit:
 
 def _leads_to(access: Access, head: str, version: str) -> bool:
     """Whether `version` is `head` or an ancestor of it: then nothing of its own is left when that is taken away."""
-    return not access.index.log([version], 1, exclude=[head])
+    return not any(access.index.log([version], 1, exclude=[head]))
 
 
 def _moves(access: Access, version: str) -> Iterator[Move]:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from deltavc.errors import CorruptObject, MissingObject, UnknownRef, WrongDatabase
+from deltavc.lineage import history as histories
 from deltavc.lineage.index import Index
 from deltavc.lineage.records import layout_key, ref_hint_key
 from deltavc.store import open_store
@@ -256,7 +257,9 @@ def test_a_database_belongs_to_one_repository(bucket, new_index, new_database):
     assert (caught.value.found, caught.value.expected) == ("a repository", "another repository")
 
 
-def test_log_is_newest_first_and_never_before_a_child(bucket, index):
+@pytest.mark.parametrize("page", [7, 1000])
+def test_log_is_newest_first_and_never_before_a_child(bucket, index, monkeypatch, page):
+    monkeypatch.setattr(histories, "_PAGE", page)
     source = random.Random(3)
     made, writer = [], Writer(bucket, "branches/0")
     for number in range(120):
@@ -293,7 +296,7 @@ def test_log_is_newest_first_and_never_before_a_child(bucket, index):
         without = [found.id for found in index.log([start.id], exclude=[other])]
         assert without == [version for version in ids if version not in reached(other)]
     with pytest.raises(UnknownRef):
-        index.log(["0" * 64])
+        next(index.log(["0" * 64]))
 
 
 def test_ancestors_are_those_of_walking_step_by_step(bucket, index):
@@ -334,5 +337,5 @@ def test_a_memory_database_serves_many_threads(bucket):
     index = open_index("sqlite://", bucket)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: index.catch_up_all(), range(8)))
-        assert len(set(pool.map(lambda _: len(index.log(None)), range(50)))) == 1
+        assert len(set(pool.map(lambda _: len(list(index.log(None))), range(50)))) == 1
     index.engine.dispose()
