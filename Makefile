@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo live test test-long bench lint clean
+.PHONY: demo live sharded test test-long bench lint clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py
 
 live: .venv/ready
 	$(BIN)/python examples/live_loop.py
+
+sharded: .venv/ready
+	$(BIN)/python examples/sharded.py
 
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile -m "not long" -q

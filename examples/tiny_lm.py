@@ -75,12 +75,15 @@ class Block(nn.Module):
 
 
 class Trainer:
-    """Float32 masters under AdamW, taught to go on with a text. The last part of the text is held out."""
+    """Float32 masters under AdamW, taught to go on with a text. The last part of the text is held out.
 
-    def __init__(self, masters: LanguageModel, text: Tensor) -> None:
+    seed: which parts of the text it draws.
+    """
+
+    def __init__(self, masters: LanguageModel, text: Tensor, seed: int = 0) -> None:
         self.masters = masters
         self._text, self._held_out = text[: -len(text) // 20], text[-len(text) // 20 :]
-        self._pick = torch.Generator().manual_seed(0)
+        self._pick = torch.Generator().manual_seed(seed)
         self._optimizer = torch.optim.AdamW(masters.parameters())
 
     def steps(self, count: int, learning_rate: float) -> None:

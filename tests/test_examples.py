@@ -112,3 +112,23 @@ def test_weights_that_are_no_version_are_checked_out_anew(live_loop, tmp_path):
         assert live_loop.lay_out(again, tmp_path / "weights")
         with repo.replica(again) as replica:
             assert replica.version == version.id
+
+
+# --- sharded ---
+
+
+def test_ranks_that_serve_together_follow_ranks_that_train_forwards_and_back(example, tmp_path):
+    sharded = example("sharded")
+    url, out = str(tmp_path / "repo"), io.StringIO()
+    settings = sharded.Settings(steps=3, spoil=2, warm_up=1, seconds_per_step=0.0, shape=SHAPE)
+    events = sharded.run(url, Console(file=out), settings)
+
+    commits = [event for event in events if isinstance(event, sharded.Committed)]
+    assert [event.version.step for event in commits] == [0, 1, 2, 2, 3]
+    assert all(len(event.wrote) == sharded.TRAINERS for event in commits)
+    moves = [event for event in events if isinstance(event, sharded.Moved)]
+    assert [(event.before.step, event.version.step) for event in moves if event.before.message] == [(2, 1)]
+    assert sharded.at(events) == commits[-1].version.id
+    assert all(0 < nbytes < sum(commits[0].wrote) for event in moves for nbytes in event.fetched)
+    assert len(set(sharded.proof(url, events).values())) == 1
+    assert "back to step 1" in out.getvalue()
