@@ -1,6 +1,7 @@
 """A real store, or a real database, one call of which fails: before it lands, or after it landed, its answer lost."""
 
 import contextlib
+import itertools
 import threading
 
 from sqlalchemy import event
@@ -66,6 +67,23 @@ class FaultyStore:
         self._plan = plan
         try:
             yield fired
+        finally:
+            self._plan = None
+
+    @contextlib.contextmanager
+    def meanwhile(self, nth, does):
+        """Let something happen right before the nth call (from 1)."""
+        numbers = itertools.count(1)
+
+        def plan(name, args):
+            with self._lock:
+                reached = next(numbers) == nth
+            if reached:
+                does()
+
+        self._plan = plan
+        try:
+            yield
         finally:
             self._plan = None
 

@@ -101,12 +101,21 @@ class Index(History):
             new = sorted((target, edge) for edge, target in listed.items() if edge not in known | dropped)
             targets = keys_of(db, versions, {target for target, _ in new})
         new = [item for item in new if item[0] in targets]  # those of other versions come with their versions
+        self.add(new)
+        log.debug("indexed %d edges that were added, removed %d", len(new), len(known & dropped))
+
+    def add(self, edges: Sequence[tuple[str, str]]) -> None:
+        """Read edges, given as target and id, to versions that are indexed. Those that are gone are passed over.
+
+        Raises:
+            CorruptObject: one is damaged.
+            StoreError, DatabaseUnavailable
+        """
         with ThreadPoolExecutor(_READERS) as pool:
             source = _Source(self.bucket, pool)
-            for start in range(0, len(new), _BATCH):
-                read = source.each(new[start : start + _BATCH], lambda item: self._added(*item))
+            for start in range(0, len(edges), _BATCH):
+                read = source.each(edges[start : start + _BATCH], lambda item: self._added(*item))
                 self.record([], edges=[edge for edge in read if edge is not None])
-        log.debug("indexed %d edges that were added, removed %d", len(new), len(known & dropped))
 
     def drop(self, edges: Collection[str]) -> None:
         """Forget edges by their ids; ids that are not indexed are ignored. Raises DatabaseUnavailable."""

@@ -21,5 +21,4 @@ def reindex(access: Access, repository_id: str, progress: Callable[[str, int, in
     """
     with tempfile.TemporaryDirectory(prefix="deltavc-reindex-") as directory:
         rebuild(access.index, repository_id, Path(directory), progress)
-    access.index.catch_up_all()  # whoever committed meanwhile may have been overwritten
     return access.index.totals()

@@ -1,5 +1,6 @@
 """Reindex: the rows that grew with the commits, made from the bucket alone, for every reader at one moment."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -11,13 +12,16 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 import deltavc
-from deltavc.errors import BranchMoved, DatabaseNeeded, DatabaseUnavailable, MissingObject, UnknownRef
+from deltavc.errors import DatabaseNeeded, DatabaseUnavailable, MissingObject
 from deltavc.lineage import rebuild
 from deltavc.lineage.database import reading, writing
+from deltavc.lineage.index import Index
 from deltavc.lineage.records import version_key
 from deltavc.lineage.tables import edges, metrics, ref_entries, refs, versions
+from deltavc.repo import Repo
 from deltavc.upkeep import bundle
 from tests import states
+from tests.faults import FaultyStore
 from tests.lineage.conftest import new_database, spare_databases  # noqa: F401
 from tests.lineage.samples import contents
 from tests.upkeep.stores import drop, grown, state_at
@@ -84,20 +88,20 @@ def test_readers_and_writers_beside_it_see_all_or_nothing(repo):
     stop = threading.Event()
 
     def read(repo):
-        seen = 0
+        seen, at = 0, 0
         while not stop.is_set():
             assert heads <= set(repo._index.branches())
             assert len(repo.log("side")) == 10
+            if (head := repo._index.head("branches/side2")) is not None:
+                assert at <= head.sequence
+                at = head.sequence
             seen += 1
         return seen
 
     def write(repo):
         made = 0
         while not stop.is_set():
-            try:
-                repo.commit(state_at(1000 + made), "side2", parents=None if made else ["side"])
-            except (UnknownRef, BranchMoved):
-                continue  # the new rows were a commit behind for a moment; nothing was committed
+            repo.commit(state_at(1000 + made), "side2", parents=None if made else ["side"])
             made += 1
         return made
 
@@ -111,6 +115,58 @@ def test_readers_and_writers_beside_it_see_all_or_nothing(repo):
         assert all(reader.result(60) for reader in readers)
         written = writer.result(60)
     assert len(repo.log("side2")) == 10 + written
+
+
+TIGHT = deltavc.Bounds(max_edges=2, span=2, max_ratio=1e9, max_work=1e9)
+
+MEANWHILE = {
+    "commit": lambda repo, number: repo.commit(state_at(number), step=number),
+    "new branch": lambda repo, number: repo.commit(state_at(number), f"new-{number}", parents=["side"], step=number),
+    "rollback": lambda repo, number: repo.rollback("main", "main~1", "a test"),
+    "tag": lambda repo, number: repo.tag(f"t-{number}", "side"),
+    "delete": lambda repo, number: repo.delete_branch("side"),
+    "compact": lambda repo, number: repo.compact(TIGHT),
+    "expire": lambda repo, number: repo.expire(),
+}
+SHORT = ("commit", "new branch", "expire")
+
+
+@pytest.mark.parametrize(
+    ("does", "every"),
+    [pytest.param(does, 23, id=f"{does}-some") for does in SHORT]
+    + [
+        pytest.param(does, 1, id=f"{does}-all", marks=[pytest.mark.long, pytest.mark.timeout(900)])
+        for does in MEANWHILE
+    ],
+)
+def test_what_is_done_at_any_moment_of_it_stays_seen(tmp_path, new_database, does, every):  # noqa: F811
+    with (
+        deltavc.init(tmp_path / "repo", db=new_database()) as repo,
+        deltavc.open(tmp_path / "repo", db=_url(repo)) as other,
+    ):
+        ids = grown(repo, 4)
+        repo.set_policy(deltavc.Policy(keep_last=2))
+        store = FaultyStore(repo._store)
+        slow = Repo(store, Index(repo._index.engine, store, repo.id), repo.id)
+        for nth in itertools.count(1 + len(does) % every, every):
+            repo.commit(state_at(nth), step=nth)
+            if "side" not in repo.branches():
+                repo.branch("side", ids[3])
+            seen = []
+
+            def do(nth=nth, seen=seen):
+                MEANWHILE[does](other, 1000 + nth)
+                seen.append(contents(other._index))
+
+            with store.meanwhile(nth, do):
+                slow.reindex()
+            if not seen:
+                break
+            assert contents(repo._index) == seen[0]
+            with deltavc.open(repo.url, db="sqlite://") as stranger:
+                stranger._index.catch_up_all()
+                assert contents(stranger._index) == seen[0]
+        assert nth > 50
 
 
 def test_one_that_fails_leaves_the_old_rows(repo, monkeypatch):
