@@ -11,6 +11,7 @@
     ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
     ├── NoPath  CleanUpRefused  WeightsTooLarge
     ├── WriterError ── WriterBusy  WriterClosed  CommitAbandoned  CommitInDoubt  TooLate
+    ├── RunError ── BranchTaken  RolledBackTooOften
     ├── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
     │                   ReplicaClosed
     └── GroupError ── PeerFailed  GroupBroken
@@ -63,6 +64,7 @@ from deltavc.errors.replicas import (
     StagingTooSmall,
 )
 from deltavc.errors.repositories import FormatUnsupported, NotARepository, RepositoryExists
+from deltavc.errors.runs import BranchTaken, RolledBackTooOften, RunError
 from deltavc.errors.stores import ObjectMissing, StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreUnfit
 from deltavc.errors.writers import (
     CommitAbandoned,
@@ -83,6 +85,7 @@ __all__ = [
     "BadRefName",
     "BadState",
     "BranchMoved",
+    "BranchTaken",
     "CleanUpRefused",
     "CommitAbandoned",
     "CommitInDoubt",
@@ -116,6 +119,8 @@ __all__ = [
     "ReplicaError",
     "ReplicaUnusable",
     "RepositoryExists",
+    "RolledBackTooOften",
+    "RunError",
     "SchemaOutdated",
     "SchemaTooNew",
     "StageCancelled",
