@@ -11,7 +11,6 @@ it is lost (the store went away in the middle of a walk), it is read from there 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -33,7 +32,7 @@ from deltavc.lineage.resolve import resolve
 from deltavc.moving import move_base
 from deltavc.version import Version
 from deltavc.watch import Watch, branch_entry
-from deltavc.weights.followed import MOVING, VERSION, FollowedDirectory, Label
+from deltavc.weights.followed import MOVING, VERSION, FollowedDirectory, Label, stamp
 from deltavc.written import VersionFiles
 
 log = logging.getLogger(__name__)
@@ -181,7 +180,7 @@ class Follower:
         self._base.clear()
         self._base.lost = False
         label, contents = self._directory.label, dict[str, str]()
-        stamps = {name: _stamp(self.path / name) for name in label.files} if label is not None else {}
+        stamps = {name: stamp(self.path / name) for name in label.files} if label is not None else {}
         if label is not None:
             try:
                 resolve(self._access.index, label.version)  # the database may not have heard of it yet
@@ -209,7 +208,7 @@ class Follower:
         """Whether a file holds this already, as far as can be told without reading it."""
         if self._contents is None or self._contents.get(name) != content:
             return False
-        if self._stamps[name] == _stamp(self.path / name):
+        if self._stamps[name] == stamp(self.path / name):
             return True
         log.warning("%s was touched by somebody else, and is written anew", self.path / name)
         return False
@@ -230,14 +229,5 @@ class Follower:
                 self._owed |= self._directory.settle()
             raise
         self._contents = contents
-        self._stamps = {name: _stamp(self.path / name) for name in files.names}
+        self._stamps = {name: stamp(self.path / name) for name in files.names}
         return removed
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when somebody writes to a file or replaces it."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

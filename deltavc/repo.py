@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from deltavc.bisecting import Bisecting
 from deltavc.committing import PATIENCE, Committing
 from deltavc.errors import BadCheckpoint, BranchMoved, RefExists, UnknownRef
 from deltavc.freshness import Freshness
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Repo(Committing, Keeping, Tending, Serving):
+class Repo(Committing, Keeping, Tending, Serving, Bisecting):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:

@@ -12,14 +12,16 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
+import torch
 from blake3 import blake3
+from torch import Tensor
 
 from deltavc import fingerprints
 from deltavc.errors import BadCheckpoint, WrongWeights
 from deltavc.files import digest, write_file
 from deltavc.held import HeldLanes
 from deltavc.kernels import pool
-from deltavc.lanes import from_lanes, lanes
+from deltavc.lanes import LANE_DTYPES, from_lanes, lanes
 from deltavc.layout import Layout
 from deltavc.lineage.records import VersionRecord
 from deltavc.reader import fingerprint
@@ -49,7 +51,8 @@ class VersionFiles:
         self._kept = {name: file for name, file in record.files.items() if name not in leave_out}
         self.names = (*self._planned.names, *self._kept)
         output.check_names(directory, self._planned, list(self.names))
-        self._heads = output.lay_out_shards(directory, self._planned)
+        heads = output.lay_out_shards(directory, self._planned)
+        self._shards = list(zip(self._planned.shards, heads, strict=True))
 
     def contents(self, values: Mapping[str, int]) -> dict[str, str]:
         """What each file holds, by the file's name.
@@ -58,12 +61,42 @@ class VersionFiles:
             values: fingerprint of every stored tensor by name.
         """
         found = {}
-        for shard, (head, _, _) in zip(self._planned.shards, self._heads, strict=True):
+        for shard, (head, _, _) in self._shards:
             told = [values[spec.tie or spec.name] for spec in shard.specs]
             found[shard.name] = blake3(head + struct.pack(f"<{len(told)}Q", *told)).hexdigest()
+        return found | self.others()
+
+    def others(self) -> dict[str, str]:
+        """What the files hold that are no weights, by the file's name."""
+        found = {name: file.id[:64] for name, file in self._kept.items()}
         if self._planned.index is not None:
             found[self._planned.index.name] = blake3(self._planned.index_text().encode()).hexdigest()
-        return found | {name: file.id[:64] for name, file in self._kept.items()}
+        return found
+
+    def laid_out_as(self, other: VersionFiles) -> bool:
+        """Whether both have the same tensors at the same places of the same files."""
+        placed = [[(shard.name, head) for shard, (head, _, _) in files._shards] for files in (self, other)]
+        return self._layout.id == other._layout.id and placed[0] == placed[1]
+
+    def mapped(self) -> dict[str, Tensor]:
+        """The tensors of the files in the directory by name, tied ones too, in memory that is the files: who writes to
+        them writes to the files. What they hold is not looked at.
+
+        Raises:
+            BadCheckpoint: a file is not there, or laid out otherwise.
+        """
+        found: dict[str, Tensor] = {}
+        for shard, (head, offsets, size) in self._shards:
+            path = self._directory / shard.name
+            if _begins(path, len(head)) != (head, size):
+                raise BadCheckpoint(str(path), "is laid out otherwise")
+            with output.reported(path):
+                bits = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
+            for spec in shard.specs:
+                start = offsets[spec.name]  # the format keeps wide dtypes before narrow ones, so they are all aligned
+                own = bits[start : start + spec.nbytes].view(LANE_DTYPES[spec.lane_bytes])
+                found[spec.name] = from_lanes(own.view(spec.lane_shape), spec.dtype)
+        return found
 
     def write(self, folder: Path, names: Collection[str], held: HeldLanes, store: Store) -> None:
         """Write those of the files that are in `names` into an empty folder, from lanes that are the version's.
@@ -72,13 +105,13 @@ class VersionFiles:
             StoreDenied, StoreFull, BadCheckpoint: the folder cannot be written to.
             Corruption, StoreError: a kept file is damaged, or cannot be read from the store.
         """
-        heads = {shard.name: head for shard, head in zip(self._planned.shards, self._heads, strict=True)}
         chosen = [shard for shard in self._planned.shards if shard.name in names]
+        heads = [head for shard, head in self._shards if shard.name in names]
         stored = dict.fromkeys(spec.tie or spec.name for shard in chosen for spec in shard.specs)
         place, specs = self._layout.place, self._layout.tensors
         tensors = ((name, from_lanes(held[name], specs[place[name]].dtype)) for name in stored)
         with output.reported(self._directory):
-            output.write_tensors(folder, tensors, self._layout, chosen, [heads[shard.name] for shard in chosen])
+            output.write_tensors(folder, tensors, self._layout, chosen, heads)
             if self._planned.index is not None and self._planned.index.name in names:
                 (folder / self._planned.index.name).write_text(self._planned.index_text(), encoding="utf-8")
             for name in names & self._kept.keys():
@@ -99,7 +132,7 @@ class VersionFiles:
         """
         values: dict[str, int] = {}
         copies: dict[str, int] = {}
-        for shard, (head, _, size) in zip(self._planned.shards, self._heads, strict=True):
+        for shard, (head, _, size) in self._shards:
             path = self._directory / shard.name
             if _begins(path, len(head)) != (head, size):
                 raise BadCheckpoint(str(path), "is laid out otherwise")

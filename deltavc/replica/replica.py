@@ -95,8 +95,17 @@ class Replica(LiveVersion):
                     return self.apply()
             elif not allow_long_pause:
                 raise ReplicaUnusable(self._broken)
-            version = resolve(self._access.index, ref)
-            return self._worker.run(partial(self._rewrite, version))
+            return self._worker.run(partial(self._rewrite, resolve(self._access.index, ref)))
+
+    def rewrite(self, ref: str) -> Applied:
+        """Move by a long pause, without trying to stage: what `move` does when it is allowed to and has to.
+
+        Raises:
+            what `move` raises. Once writing has begun, the replica is unusable then.
+        """
+        self.check_outside("rewrite")
+        with self._moving:
+            return self._worker.run(partial(self._rewrite, resolve(self._access.index, ref)))
 
     def verify(self) -> None:
         """Read all live tensors and compare their fingerprints with those of the version.

@@ -137,10 +137,14 @@ class FollowedDirectory:
             self._new.mkdir(parents=True)
         return self._new
 
-    def publish(self, label: Label) -> tuple[str, ...]:
+    def publish(self, label: Label, rewrite: Callable[[], object] | None = None) -> tuple[str, ...]:
         """Put what was staged in place; the directory is then what `label` says.
 
         Whatever interrupts this, `settle` brings it to its end, here or in the next process.
+
+        Args:
+            rewrite: changes files where they are. What it did not get to do nobody does: who opens the directory next
+                has to look whether its files are what they should be.
 
         Returns:
             The files that were removed, since they are none of `label`.
@@ -156,6 +160,8 @@ class FollowedDirectory:
                 flush(Path(folder))
             flush(self._own)
             self._write(MOVING, {"from": None if before is None else asdict(before), "to": asdict(label)})
+            if rewrite is not None:
+                rewrite()
             self._put_in_place(before, label)
             self._empty_new()
         return tuple(name for name in before.files if name not in label.files) if before is not None else ()
@@ -259,6 +265,15 @@ class FollowedDirectory:
     def _empty_new(self) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._new)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """What changes when somebody writes to a file or replaces it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class _Lock:
