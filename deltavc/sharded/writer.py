@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 import torch
 
@@ -164,6 +164,14 @@ class GroupWriter:
                     self._stance.failed(part)
                 raise
             return future
+
+    def refuse(self, error: BaseException) -> NoReturn:
+        """Take part in a commit that this rank has no state for: it fails on all ranks, here with this error."""
+        with self._alone():
+            self._land()
+            self._exchange.drop()  # as the others do
+            with self._council.call("commit"):
+                raise error
 
     def move(self, ref: str, into: RankState | None = None) -> Version:
         """Go on from another version, on all ranks, and write it to what they hold live; the next commit is its child.
