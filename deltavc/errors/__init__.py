@@ -14,7 +14,8 @@
     ├── RunError ── BranchTaken  RolledBackTooOften
     ├── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
     │                   ReplicaClosed
-    └── GroupError ── PeerFailed  GroupBroken
+    ├── GroupError ── PeerFailed  GroupBroken
+    └── BisectError ── NotBisecting  MarksContradict  BadMergeBase  EvaluationFailed  BadJournal
 
 An error carries its facts as fields, says one sentence about them, and hints at the next step. `kind` is
 a stable word for programs; `exit_code` is what the command line ends with.
@@ -23,6 +24,14 @@ a stable word for programs; `exit_code` is what the command line ends with.
 from __future__ import annotations
 
 from deltavc.errors.base import DeltavcError
+from deltavc.errors.bisecting import (
+    BadJournal,
+    BadMergeBase,
+    BisectError,
+    EvaluationFailed,
+    MarksContradict,
+    NotBisecting,
+)
 from deltavc.errors.cleaning import CleanUpRefused, GraceTooShort
 from deltavc.errors.conflicts import BranchMoved, Conflict, DirectoryInUse, RefExists
 from deltavc.errors.corruption import (
@@ -80,10 +89,13 @@ from deltavc.errors.writers import (
 __all__ = [
     "AmbiguousRef",
     "BadCheckpoint",
+    "BadJournal",
+    "BadMergeBase",
     "BadMetadata",
     "BadPayload",
     "BadRefName",
     "BadState",
+    "BisectError",
     "BranchMoved",
     "BranchTaken",
     "CleanUpRefused",
@@ -99,6 +111,7 @@ __all__ = [
     "DeltavcError",
     "DirectoryInUse",
     "EncodeMismatch",
+    "EvaluationFailed",
     "ForeignWrite",
     "FormatUnsupported",
     "GraceTooShort",
@@ -107,9 +120,11 @@ __all__ = [
     "HookFailed",
     "InputError",
     "LayoutMismatch",
+    "MarksContradict",
     "MissingObject",
     "NoPath",
     "NotARepository",
+    "NotBisecting",
     "NothingStaged",
     "ObjectMissing",
     "PeerFailed",
