@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deltavc import bindings
     from deltavc.diff import Diff, TensorDiff
     from deltavc.following import Follower, Moved
+    from deltavc.interchange.importing import Imported, import_checkpoints
     from deltavc.lineage.settings import Policy
     from deltavc.opening import init
     from deltavc.opening import open_repository as open
@@ -44,6 +45,7 @@ __all__ = [
     "DeltavcError",
     "Diff",
     "Follower",
+    "Imported",
     "Moved",
     "Policy",
     "Replica",
@@ -56,6 +58,7 @@ __all__ = [
     "Version",
     "Writer",
     "bindings",
+    "import_checkpoints",
     "init",
     "open",
 ]
@@ -65,6 +68,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Checkout": ("deltavc.reader", "Checkout"),
     "Diff": ("deltavc.diff", "Diff"),
     "Follower": ("deltavc.following", "Follower"),
+    "Imported": ("deltavc.interchange.importing", "Imported"),
     "Moved": ("deltavc.following", "Moved"),
     "Policy": ("deltavc.lineage.settings", "Policy"),
     "Applied": ("deltavc.replica", "Applied"),
@@ -78,6 +82,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Version": ("deltavc.version", "Version"),
     "Writer": ("deltavc.writer", "Writer"),
     "bindings": ("deltavc.bindings", None),
+    "import_checkpoints": ("deltavc.interchange.importing", "import_checkpoints"),
     "init": ("deltavc.opening", "init"),
     "open": ("deltavc.opening", "open_repository"),
 }

@@ -32,6 +32,11 @@ def is_index(name: str) -> bool:
     return name.lower().endswith(".index.json") and not name.lower().endswith(_OTHER_WEIGHTS)
 
 
+def is_other_format(name: str) -> bool:
+    """Whether a file of this name may hold weights in a format that is not .safetensors."""
+    return name.lower().endswith(_OTHER_WEIGHTS)
+
+
 def file_name_fault(name: str) -> str | None:
     """Why a file kept with a version cannot have this name, or None if it can.
 
@@ -55,10 +60,11 @@ def file_name_fault(name: str) -> str | None:
     return None
 
 
-def find_extras(directory: Path) -> dict[str, Path]:
+def find_extras(directory: Path, other_formats: bool = False) -> dict[str, Path]:
     """The files of a checkpoint's directory that are not weights: relative name, with slashes, to path.
 
-    Hidden files and folders and weights in other formats are left out.
+    Hidden files and folders are left out, and so are weights, and, unless `other_formats`, whatever else has the name
+    of weights in another format, as optimizer.pt has.
 
     Raises:
         BadCheckpoint: a link that leaves the directory or leads to a folder, a file that is no plain file, or a name
@@ -75,7 +81,7 @@ def find_extras(directory: Path) -> dict[str, Path]:
             path = Path(folder, name)
             relative = path.relative_to(directory).as_posix()
             at_top = Path(folder) == directory
-            if name.startswith(".") or is_tensor_file(name) or name.lower().endswith(_OTHER_WEIGHTS):
+            if name.startswith(".") or is_tensor_file(name) or (is_other_format(name) and not other_formats):
                 continue
             if at_top and is_index(name):
                 continue

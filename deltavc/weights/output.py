@@ -42,6 +42,7 @@ def write_checkpoint(
     extras: Mapping[str, Callable[[BinaryIO], object]] | None = None,
     *,
     overwrite: bool = False,
+    max_shard: int | None = None,
 ) -> list[Path]:
     """Write a state as .safetensors files.
 
@@ -57,6 +58,7 @@ def write_checkpoint(
         extras: other files by relative name: each function writes the file's bytes into what it is given.
         overwrite: write into a directory that has files in it. Its .safetensors files and their indices go first, so
             that old and new weights are never side by side; files of other names stay.
+        max_shard: bytes of tensors in a file: cut anew, instead of as in `source`, whose metadata is kept.
 
     Returns:
         The files written, weights first.
@@ -69,7 +71,7 @@ def write_checkpoint(
     """
     directory = Path(directory)
     writers = dict(extras or {})
-    planned = plan(str(directory), layout, source)
+    planned = plan(str(directory), layout, source, max_shard)
     names = [*planned.names, *writers]
     check_names(directory, planned, names)
     heads = lay_out_shards(directory, planned)

@@ -63,14 +63,15 @@ class Plan:
         return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
-def plan(path: str, layout: Layout, source: Mapping[str, Any] | None, max_shard: int = MAX_SHARD_BYTES) -> Plan:
+def plan(path: str, layout: Layout, source: Mapping[str, Any] | None, max_shard: int | None = None) -> Plan:
     """Plan the files for a layout.
 
     Args:
         path: where they will be written; for errors.
         layout: all of its names are written, tied ones too.
         source: `files.Checkpoint.source`, or None for the default.
-        max_shard: bytes of tensors in a file of the default. One tensor is never cut.
+        max_shard: bytes of tensors in a file; one tensor is never cut. None: as in `source`, or MAX_SHARD_BYTES. With a
+            number, `source` only says which metadata they have: that of its files, if they agree.
 
     Raises:
         BadCheckpoint: tensors that the format cannot hold, all listed; a source that does not fit the layout.
@@ -79,14 +80,19 @@ def plan(path: str, layout: Layout, source: Mapping[str, Any] | None, max_shard:
     if faults:
         raise BadCheckpoint(path, f"a .safetensors file cannot hold these tensors: {', '.join(faults)}")
     if source is None:
-        return _default(layout, max_shard)
+        return _default(layout, max_shard or MAX_SHARD_BYTES, DEFAULT_METADATA, {})
     try:
-        return _as_source(layout, source)
+        as_source = _as_source(layout, source)
+        if max_shard is None:
+            return as_source
+        headers = [shard.metadata for shard in as_source.shards]
+        agreed = headers[0] if headers and all(header == headers[0] for header in headers) else DEFAULT_METADATA
+        return _default(layout, max_shard, agreed, as_source.index.metadata if as_source.index else {})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadCheckpoint(path, f"what the version says about its files is damaged: {error}") from error
 
 
-def _default(layout: Layout, max_shard: int) -> Plan:
+def _default(layout: Layout, max_shard: int, header: dict[str, str] | None, of_index: dict[str, Any]) -> Plan:
     parts: list[list[TensorSpec]] = [[]]
     room = max_shard
     for spec in layout.tensors:
@@ -96,12 +102,12 @@ def _default(layout: Layout, max_shard: int) -> Plan:
         parts[-1].append(spec)
         room -= spec.nbytes
     if len(parts) == 1:
-        return Plan((Shard("model.safetensors", DEFAULT_METADATA, tuple(parts[0])),), None)
+        return Plan((Shard("model.safetensors", header, tuple(parts[0])),), None)
     shards = tuple(
-        Shard(f"model-{number:05d}-of-{len(parts):05d}.safetensors", DEFAULT_METADATA, tuple(part))
+        Shard(f"model-{number:05d}-of-{len(parts):05d}.safetensors", header, tuple(part))
         for number, part in enumerate(parts, start=1)
     )
-    return Plan(shards, Index("model.safetensors.index.json", {}))
+    return Plan(shards, Index("model.safetensors.index.json", of_index))
 
 
 def _as_source(layout: Layout, source: Mapping[str, Any]) -> Plan:

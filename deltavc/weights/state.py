@@ -23,10 +23,10 @@ from deltavc.errors import BadState
 from deltavc.lanes import lanes
 from deltavc.layout import Layout, TensorSpec
 from deltavc.weights.describe import CASTABLE, cast, cast_dtype, check_tensor, describe
-from deltavc.weights.files import open_checkpoint
+from deltavc.weights.files import Checkpoint, open_checkpoint
 
 State = Mapping[str, Tensor] | torch.nn.Module | Iterable[tuple[str, Tensor]] | str | Path
-"""What can be committed."""
+"""What can be committed. An open Checkpoint is one too, and keeps what is known of its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def open_state(state: State, dtype: torch.dtype | str | None = None) -> StateVie
 
     Args:
         state: a mapping of names to tensors; a module (parameters and persistent buffers); an iterable of
-            (name, tensor), which is read to its end; or the path of a checkpoint.
+            (name, tensor), which is read to its end; or a checkpoint, open or by its path.
         dtype: bfloat16, float16, float32 or float64: cast tensors of these four dtypes as they are read.
 
     Raises:
@@ -79,8 +79,8 @@ def open_state(state: State, dtype: torch.dtype | str | None = None) -> StateVie
         BadCheckpoint: a path that is not a checkpoint.
     """
     target = cast_dtype(dtype)
-    if isinstance(state, str | Path):
-        checkpoint = open_checkpoint(state)
+    if isinstance(state, str | Path | Checkpoint):
+        checkpoint = state if isinstance(state, Checkpoint) else open_checkpoint(state)
         layout = checkpoint.layout if target is None else _retyped(checkpoint.layout, target)
         tensors = {name: checkpoint.load(name) for name in _stored(layout)}
         return StateView(layout, tensors, checkpoint.source, checkpoint.extras)
