@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .failures import FAILED
-from .options import pass_repo
+from .options import pass_repo, seconds
 from .output import Output
 
 if TYPE_CHECKING:
@@ -24,22 +24,10 @@ log = logging.getLogger(__name__)
 _STDERR = 2  # stdout is for results, one a line
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, text: str) -> float:
-    from deltavc.durations import duration
-
-    try:
-        seconds = duration(text).total_seconds()
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-    if not seconds:
-        raise click.BadParameter("it has to be more than no time at all", ctx, param)
-    return seconds
-
-
 @click.command()
 @click.argument("ref")
 @click.option("--into", "directory", required=True, metavar="DIR", help="New, empty, or followed into before.")
-@click.option("--every", callback=_seconds, default="2s", show_default=True, metavar="TIME", help="How often to look.")
+@click.option("--every", callback=seconds, default="2s", show_default=True, metavar="TIME", help="How often to look.")
 @click.option("--once", is_flag=True, help="Move to the newest version and end.")
 @click.option("--run", metavar="CMD", help="Shell command after each move; {version}, {step}, {path} are filled in.")
 @click.option(

@@ -88,6 +88,19 @@ def pairs(what: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...
     return read
 
 
+def seconds(ctx: click.Context, param: click.Parameter, text: str) -> float:
+    """A callback that reads a length of time, such as 2s, as seconds: more than 0."""
+    from deltavc.durations import duration
+
+    try:
+        seconds = duration(text).total_seconds()
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    if not seconds:
+        raise click.BadParameter("it has to be more than no time at all", ctx, param)
+    return seconds
+
+
 def ask(out: Output, preview: Iterable[str], question: str) -> None:
     """Before something that cannot be undone: show what it would do and ask; end the command if the answer is no.
 

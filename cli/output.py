@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
     from deltavc.diff import Diff
     from deltavc.following import Moved
+    from deltavc.integrations.engines_push import Pushed
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
     from deltavc.lineage.settings import Policy
+    from deltavc.tail import BranchMove
     from deltavc.upkeep.audit import Audit
     from deltavc.upkeep.compact import Compacted
     from deltavc.upkeep.expire import Expiry
@@ -91,6 +93,10 @@ class Output:
         """A directory that was brought to a version: a line for each, since there may be no end of them."""
         self._write(json.dumps(moved.as_json()) if self._as_json else texts.followed(moved))
 
+    def pushed(self, pushed: Pushed) -> None:
+        """A version that engines were brought to."""
+        self._print(pushed.as_json(), texts.pushed(pushed))
+
     def log(
         self, versions: Iterable[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
     ) -> None:
@@ -100,6 +106,10 @@ class Output:
             self._stream(_json_list(told))
         else:
             self._stream(texts.log(versions, names, oneline=oneline, graph=graph))
+
+    def branch_moved(self, move: BranchMove, *, oneline: bool) -> None:
+        """A move of a branch that is watched: with JSON a line for each, since there may be no end of them."""
+        self._stream([json.dumps(move.as_json())] if self._as_json else watching.moved(move, oneline=oneline))
 
     def show(
         self,

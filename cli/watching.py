@@ -7,11 +7,28 @@ from typing import TYPE_CHECKING
 
 from deltavc.amounts import share
 
+from . import texts
 from .texts import plain, table
 
 if TYPE_CHECKING:
     from deltavc.diff import Diff, TensorDiff
     from deltavc.layers import LayerDiff
+    from deltavc.tail import BranchMove
+
+_DONE = {"rolled_back": "rolled back to", "moved": "moved to", "created": "created at", "deleted": "deleted"}
+"""What was done to a branch, by kind of move."""
+
+
+def moved(move: BranchMove, *, oneline: bool) -> Iterator[str]:
+    """One move of a branch: a version as the log shows it, or, where none was committed, what happened, in a line."""
+    if move.kind == "committed" and move.version is not None:
+        yield from texts.log([move.version], {}, oneline=oneline, graph=False)
+        return
+    was = f", was at {move.old[: texts.SHORT]}" if move.old else ""
+    to = f" {texts.brief(move.version)}" if move.version is not None else ""
+    yield f"{plain(move.branch)} {_DONE[move.kind]}{to}{was}  ({plain(move.who)}: {plain(move.why)})"
+    if not oneline:
+        yield ""
 
 
 def layers(diff: Diff, found: Sequence[LayerDiff], *, all_layers: bool) -> Iterator[str]:

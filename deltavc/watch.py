@@ -19,8 +19,10 @@ import logging
 import random
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from deltavc.errors import DatabaseUnavailable, DeltavcError, StoreUnavailable
 from deltavc.lineage.index import Index
@@ -31,6 +33,8 @@ from deltavc.store import retry
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 AWAY = (StoreUnavailable, DatabaseUnavailable)
 """Errors that pass when a server is back. Everything else is for somebody to look at, and is raised."""
 
@@ -40,12 +44,12 @@ LONGEST_WAIT = 60.0
 _MOST_DOUBLINGS = 32  # beyond any bound that somebody could wait for
 
 
-class Watch:
+class Looking(Generic[T]):
     """Looks at a ref again and again. Iterate over it in one thread; `stop` may be called from any.
 
     Args:
         index: of the repository.
-        ref: what `repo.resolve` takes. A branch is cheapest.
+        ref: what is looked at, for the log.
         every: seconds from one look to the next.
         longest_wait: seconds between two tries, at most, while something is away.
     """
@@ -58,57 +62,31 @@ class Watch:
         self._every = every
         self._longest_wait = max(every, longest_wait)
         self._stopped = threading.Event()
-        self._entry: RefEntry | None = None
-        self._told: str | None = None
-        self._again = True
         self._failures = 0
         self._away_since = 0.0
 
-    def look(self) -> str | None:
-        """Look once: the id of the version that the ref names now, or None if that is the one that was told last.
+    @abstractmethod
+    def look(self) -> T | None:
+        """Look once: what is new, or None. One of AWAY is raised as it comes, and nothing is lost by it."""
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield what is new, first at once and then whenever there is something, until `stop`.
 
         Raises:
-            UnknownRef, AmbiguousRef: the ref names nothing, or nothing any more.
-            StoreError, DatabaseError, Corruption
-        """
-        with retry.once():  # whoever watches comes back anyhow
-            version = self._told if self._unmoved() else None
-            if version is None:
-                version = resolve(self._index, self.ref)
-                self._entry = branch_entry(self._index, self.ref, version)
-        if version == self._told and not self._again:
-            return None
-        self._told, self._again = version, False
-        return version
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the id of the newest version, first at once and then whenever the ref has moved, until `stop`.
-
-        Raises:
-            UnknownRef, AmbiguousRef: the ref names nothing, or nothing any more.
             DeltavcError: whatever is not one of AWAY.
         """
         while not self._stopped.is_set():
             started, failures = time.monotonic(), self._failures
-            version = None
+            new = None
             try:
-                version = self.look()
+                new = self.look()
             except AWAY as error:
                 self._away(error)
-            if version is not None:
-                yield version
+            if new is not None:
+                yield new
             if self._failures == failures:
                 self._back()
             self._stopped.wait(self._pause(started))
-
-    @contextmanager
-    def surviving(self) -> Iterator[None]:
-        """Let an outage end this block instead of the watch; the version that it was about is then told again."""
-        try:
-            yield
-        except AWAY as error:
-            self._again = True
-            self._away(error)
 
     def stop(self) -> None:
         """End the iteration, also while it waits. A request that is on its way comes to its end first."""
@@ -118,10 +96,6 @@ class Watch:
     def stopped(self) -> bool:
         """Whether `stop` was called."""
         return self._stopped.is_set()
-
-    def _unmoved(self) -> bool:
-        """Whether the branch is at the entry where it was; False for refs that are no branches."""
-        return self._entry is not None and self._index.refs.newest(self._entry.ref, self._entry) == self._entry
 
     def _away(self, error: DeltavcError) -> None:
         self._failures += 1
@@ -140,6 +114,50 @@ class Watch:
             return max(0.0, started + self._every - time.monotonic())
         bound = min(self._longest_wait, self._every * 2 ** min(self._failures, _MOST_DOUBLINGS))
         return random.uniform(bound / 2, bound)
+
+
+class Watch(Looking[str]):
+    """Tells the id of the newest version of a ref whenever it has moved.
+
+    `ref` is what `repo.resolve` takes; a branch is cheapest. Iterating raises UnknownRef or AmbiguousRef when the ref
+    names nothing, or nothing any more.
+    """
+
+    def __init__(self, index: Index, ref: str, *, every: float = 2.0, longest_wait: float = LONGEST_WAIT) -> None:
+        super().__init__(index, ref, every=every, longest_wait=longest_wait)
+        self._entry: RefEntry | None = None
+        self._told: str | None = None
+        self._again = True
+
+    def look(self) -> str | None:
+        """Look once: the id of the version that the ref names now, or None if that is the one that was told last.
+
+        Raises:
+            UnknownRef, AmbiguousRef: the ref names nothing, or nothing any more.
+            StoreError, DatabaseError, Corruption
+        """
+        with retry.once():  # whoever watches comes back anyhow
+            version = self._told if self._unmoved() else None
+            if version is None:
+                version = resolve(self._index, self.ref)
+                self._entry = branch_entry(self._index, self.ref, version)
+        if version == self._told and not self._again:
+            return None
+        self._told, self._again = version, False
+        return version
+
+    @contextmanager
+    def surviving(self) -> Iterator[None]:
+        """Let an outage end this block instead of the watch; the version that it was about is then told again."""
+        try:
+            yield
+        except AWAY as error:
+            self._again = True
+            self._away(error)
+
+    def _unmoved(self) -> bool:
+        """Whether the branch is at the entry where it was; False for refs that are no branches."""
+        return self._entry is not None and self._index.refs.newest(self._entry.ref, self._entry) == self._entry
 
 
 def branch_entry(index: Index, ref: str, version: str) -> RefEntry | None:

@@ -212,8 +212,8 @@ class History:
         from_, without = list(starts), list(exclude)
         while from_:
             with reading(self.engine) as db:
-                places = ([graph.known_place(db, version).pk for version in ids] for ids in (from_, without))
-                walk = graph.NewestFirst(db, *places, first_parent)
+                shown, hidden = ([graph.known_place(db, version).pk for version in ids] for ids in (from_, without))
+                walk = graph.NewestFirst(db, shown, hidden, first_parent)
                 page = info.load(db, list(islice(walk, size)))
                 from_, without = walk.frontier
             yield page
