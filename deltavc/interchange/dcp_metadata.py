@@ -207,7 +207,7 @@ def _chunks_by_place(storage: Mapping[Any, Any]) -> dict[Any, tuple[str, int, in
     """File, offset and length by the name of a tensor and the offsets of a chunk in it."""
     found = {}
     for index, info in storage.items():
-        offset = index["offset"] if isinstance(index, _Index) and isinstance(index.state, dict) else None
+        offset = index.state.get("offset") if isinstance(index, _Index) and isinstance(index.state, dict) else None
         if not isinstance(offset, _Size) or not isinstance(info, _Storage):
             continue  # not of a tensor
         if info.state.get("transform_descriptors"):

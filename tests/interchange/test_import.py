@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import deltavc
-from deltavc.errors import BadCheckpoint, BadMetadata, DeltavcError
+from deltavc.errors import BadCheckpoint, DeltavcError
 from tests.faults import WRITES, faulty
 from tests.interchange.folders import STEPS, weights_at, write_trainer_checkpoint, write_trainer_output
 from tests.states import same
@@ -111,8 +111,8 @@ def test_files_in_a_folder_and_by_a_pattern(repo, tmp_path):
     deltavc.import_checkpoints(repo, folder.glob("*.safetensors"), "other")
     assert steps(repo) == steps(repo, "other") == [1, 2, 10]
     assert same(repo.checkout("step:10"), weights_at(10))
-    with pytest.raises(BadCheckpoint, match="step 1, and so is"):
-        deltavc.import_checkpoints(repo, folder.glob("*"))
+    with pytest.raises(BadCheckpoint, match=r"step (\d+), and so is .*net-"):
+        deltavc.import_checkpoints(repo, sorted(folder.iterdir(), key=str, reverse=True))
 
 
 def test_a_directory_with_a_pickle_of_weights(repo, tmp_path):
@@ -132,17 +132,12 @@ def test_a_directory_with_a_pickle_of_weights(repo, tmp_path):
         (lambda out: str(out / "nothing-*"), "matches nothing"),
         (lambda out: [], "no paths"),
         (lambda out: shutil.copytree(out / "checkpoint-10", out / "final"), "tells no step"),
-        (
-            lambda out: shutil.copytree(
-                out / "checkpoint-10" / "..",
-                out.parent / "empty",
-                ignore=lambda *_: ["checkpoint-10", "checkpoint-20", "checkpoint-30"],
-            ),
-            "no checkpoints in it",
-        ),  # fmt: skip
+        (lambda out: out / "checkpoint-10" / "config.json", "tells no step"),
+        (lambda out: out.parent / "empty", "no checkpoints in it"),
     ],
 )
 def test_paths_without_checkpoints_are_refused(repo, out, make, said):
+    (out.parent / "empty").mkdir()
     with pytest.raises(BadCheckpoint, match=said):
         deltavc.import_checkpoints(repo, make(out))
     assert repo.branches() == {}
@@ -167,7 +162,7 @@ def test_whatever_is_wrong_with_any_of_them_is_said_before_anything_is_committed
     assert repo.branches() == {}
     (out / "checkpoint-30" / "a:b").unlink()
     deltavc.import_checkpoints(repo, out)
-    assert [name for name in repo.version().metrics] == ["loss"]
+    assert list(repo.version().metrics) == ["loss"]
 
 
 def test_it_goes_on_after_a_failure_at_any_write(tmp_path, out, monkeypatch):
