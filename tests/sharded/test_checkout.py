@@ -27,8 +27,8 @@ def line(tmp_path_factory):
         yield repo.url, states(4)
 
 
-def committed(rank, url):
-    with deltavc.open(url, db="sqlite://") as repo:
+def committed(rank, url, place=None):
+    with deltavc.open(url, **(place or {"db": "sqlite://"})) as repo:
         for state, way in zip(
             states(4), [parts.by_rows, parts.by_columns, parts.in_stages, parts.in_blocks], strict=True
         ):
@@ -57,8 +57,8 @@ def same_parts(held, expected):
     )
 
 
-def checked_out(rank, url, way, size, group):
-    with deltavc.open(url, db="sqlite://") as repo:
+def checked_out(rank, url, way, size, group, place=None):
+    with deltavc.open(url, **(place or {"db": "sqlite://"})) as repo:
         for back, state in enumerate(reversed(states(4))):
             held = blank(way(rank, size, state))
             found = repo.checkout(
@@ -72,10 +72,27 @@ def checked_out(rank, url, way, size, group):
 
 @pytest.mark.parametrize(
     ("size", "way"),
-    [(1, parts.copied), (2, parts.by_columns), (3, parts.unevenly), (4, parts.in_blocks), (3, parts.in_stages)],
+    [
+        (1, parts.copied),
+        (2, parts.by_columns),
+        (3, parts.unevenly),
+        (4, parts.in_blocks),
+        (3, parts.in_stages),
+        (8, parts.by_rows),
+    ],
 )
 def test_what_4_ranks_committed_any_number_checks_out_in_any_parts(line, size, way):
     assert all(in_ranks(size, checked_out, line[0], way, size, True))
+
+
+@pytest.mark.long
+@pytest.mark.servers
+def test_what_4_ranks_committed_to_s3_and_postgresql_any_number_checks_out(s3, postgres):
+    url, place = s3.new_bucket(), {"db": postgres.new_database(), "storage_options": s3.storage_options}
+    deltavc.init(url, **place).close()
+    in_ranks(4, committed, url, place)
+    for size, way in [(1, parts.copied), (2, parts.by_columns), (3, parts.unevenly), (8, parts.by_rows)]:
+        assert all(in_ranks(size, checked_out, url, way, size, True, place))
 
 
 def test_parts_are_checked_out_without_a_group_too(line):

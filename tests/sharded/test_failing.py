@@ -44,9 +44,9 @@ def state_at(step):
 class Rank:
     """A rank with a writer that has committed step 0."""
 
-    def __init__(self, rank, url, timeout=PATIENCE, store=None):
+    def __init__(self, rank, url, timeout=PATIENCE, store=None, place=None):
         self.rank = rank
-        self.repo = deltavc.open(url, db="sqlite://") if store is None else opened(store)
+        self.repo = deltavc.open(url, **(place or {"db": "sqlite://"})) if store is None else opened(store)
         self.writer = self.repo.writer("main", group=dist.group.WORLD, timeout=timeout)
         self.first = self.commit(0).id
 
@@ -100,8 +100,8 @@ def at_step(step, end):
 AFTER = ["decided", "entry"]
 
 
-def ending(rank, url, step, victim):
-    here = Rank(rank, url)
+def ending(rank, url, step, victim, place=None):
+    here = Rank(rank, url, place=place)
     if rank == victim:
         at_step(step, kill)
     begin = time.monotonic()
@@ -139,7 +139,20 @@ MORE = [
     ("step", "victim", "host"), [*SOME, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE)]
 )
 def test_ranks_that_survive_another_agree_with_the_branch(repo, step, victim, host):
-    outcomes = in_ranks(SIZE, ending, repo.url, step, victim, host=host)
+    survive(repo, step, victim, host)
+
+
+@pytest.mark.long
+@pytest.mark.servers
+@pytest.mark.parametrize(("step", "victim"), [("uploading", 1), ("uploaded", 1), ("summing", 2), ("entry", 0)])
+def test_on_s3_and_postgresql_too_they_agree_with_the_branch(s3, postgres, step, victim):
+    place = {"db": postgres.new_database(), "storage_options": s3.storage_options}
+    with deltavc.init(s3.new_bucket(), **place) as repo:
+        survive(repo, step, victim, None, place)
+
+
+def survive(repo, step, victim, host, place=None):
+    outcomes = in_ranks(SIZE, ending, repo.url, step, victim, place, host=host)
     assert outcomes[victim] == DIED
     firsts, versions, kinds, words = zip(*(found for found in outcomes if found != DIED), strict=True)
     head = repo.version("main")
