@@ -57,3 +57,27 @@ class DirectoryInUse(Conflict):
 
     def __str__(self) -> str:
         return f"{self.path} is kept at a version by {self.holder} already"
+
+
+@dataclass(eq=False)
+class HistoriesDiffer(Conflict):
+    """A branch or tag of two repositories went different ways, so that one cannot follow the other.
+
+    what: branch or tag. there, here: the versions it is at in the repository copied from, and in the one copied to.
+    """
+
+    what: str
+    name: str
+    there: str
+    here: str
+    url: str
+
+    kind = "histories_differ"
+    hint = (
+        "No ref was moved. Copy into another repository, name the refs to copy without this one, or delete it where it "
+        "is copied to, which keeps its versions."
+    )
+
+    def __str__(self) -> str:
+        where = f"is at {self.here} in {self.url}, where the one to copy never was"
+        return f"{self.what} {self.name!r} {where}; that is at {self.there}"

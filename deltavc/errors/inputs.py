@@ -75,6 +75,30 @@ class BadCheckpoint(InputError):
 
 
 @dataclass(eq=False)
+class BadDelta(InputError):
+    """A delta directory, as Miles and slime write it, that cannot be read, applied or written to.
+
+    version: the number of the published version at fault, None for the directory. tensor: its tensor, if it is one.
+    """
+
+    path: str
+    version: int | None
+    reason: str
+    tensor: str | None = None
+
+    kind = "bad_delta"
+    hint = (
+        "What came before it is committed, and nothing of it. Deltas fit one base only: check --base, "
+        "and that every weight_vNNNNNN is there and whole."
+    )
+
+    def __str__(self) -> str:
+        of = "" if self.version is None else f": version {self.version}"
+        tensor = "" if self.tensor is None else f", tensor {self.tensor!r}"
+        return f"{self.path}{of}{tensor}: {self.reason}"
+
+
+@dataclass(eq=False)
 class BadMetadata(InputError):
     """A message, metric, meta value, file name or setting that a version cannot hold."""
 
