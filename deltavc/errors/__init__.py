@@ -3,9 +3,9 @@
     DeltavcError
     ├── NotARepository  RepositoryExists  FormatUnsupported
     ├── RefError ── UnknownRef  AmbiguousRef  BadRefName
-    ├── Conflict ── BranchMoved  RefExists  DirectoryInUse
+    ├── Conflict ── BranchMoved  RefExists  DirectoryInUse  HistoriesDiffer
     ├── InputError ── BadState  UnsupportedDtype  LayoutMismatch  BadCheckpoint  BadMetadata  UnknownCodec
-    │                 GraceTooShort
+    │                 BadDelta  GraceTooShort
     ├── Corruption ── CorruptObject  MissingObject  BadPayload  WrongWeights  CopiesDiffer  EncodeMismatch
     ├── StoreError ── ObjectMissing  StoreDenied  StoreUnavailable  StoreFull  StoreUnfit
     ├── DatabaseError ── DatabaseNeeded  DatabaseUnavailable  SchemaOutdated  SchemaTooNew  WrongDatabase
@@ -33,7 +33,7 @@ from deltavc.errors.bisecting import (
     NotBisecting,
 )
 from deltavc.errors.cleaning import CleanUpRefused, GraceTooShort
-from deltavc.errors.conflicts import BranchMoved, Conflict, DirectoryInUse, RefExists
+from deltavc.errors.conflicts import BranchMoved, Conflict, DirectoryInUse, HistoriesDiffer, RefExists
 from deltavc.errors.corruption import (
     BadPayload,
     CopiesDiffer,
@@ -53,6 +53,7 @@ from deltavc.errors.databases import (
 )
 from deltavc.errors.inputs import (
     BadCheckpoint,
+    BadDelta,
     BadMetadata,
     BadState,
     InputError,
@@ -89,6 +90,7 @@ from deltavc.errors.writers import (
 __all__ = [
     "AmbiguousRef",
     "BadCheckpoint",
+    "BadDelta",
     "BadJournal",
     "BadMergeBase",
     "BadMetadata",
@@ -117,6 +119,7 @@ __all__ = [
     "GraceTooShort",
     "GroupBroken",
     "GroupError",
+    "HistoriesDiffer",
     "HookFailed",
     "InputError",
     "LayoutMismatch",
