@@ -7,7 +7,7 @@ imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deltavc import notebook
 from deltavc.errors import CorruptObject, DeltavcError, UnknownRef
@@ -18,9 +18,6 @@ from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.lineage.refs import Refs
 from deltavc.lineage.resolve import resolve, resolve_range
 from deltavc.version import Version
-
-if TYPE_CHECKING:
-    from deltavc.tail import Tail
 
 _SHOWN_BRANCHES = 20
 """Branches that a notebook is shown: without a database, each takes a few requests."""
@@ -83,23 +80,6 @@ class Lookup:
         if not found:
             raise UnknownRef(branch, "there is no branch of this name")
         return found
-
-    def tail(self, branch: str = "main", last: int = 10, *, every: float = 2.0) -> Tail:
-        """The last moves of a branch, oldest first, and then every further one as it happens. Needs no database.
-
-        Args:
-            last: how many moves to begin with.
-            every: seconds from one look to the next.
-
-        Raises:
-            UnknownRef: there is no such branch.
-            ValueError: a negative number of moves, or no time between two looks.
-        """
-        from deltavc.tail import Tail
-
-        if last < 0:
-            raise ValueError(f"last={last}: how many moves to begin with, 0 or more")
-        return Tail(self._index, branch, last, every)
 
     def tensors(self, ref: str = "main") -> list[dict[str, Any]]:
         """Name, dtype, shape and tie of every tensor of a version. Raises UnknownRef, AmbiguousRef."""

@@ -34,6 +34,7 @@ from deltavc.store.objects import Store
 from deltavc.store.transfers import DEFAULT_MEMORY, Transfers
 from deltavc.tending import Tending
 from deltavc.version import Version
+from deltavc.watching import Watching
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Repo(Committing, Keeping, Tending, Serving, Bisecting):
+class Repo(Committing, Keeping, Tending, Serving, Bisecting, Watching):
     """An open repository. Safe to use from several threads; make one with `deltavc.init` or `deltavc.open`."""
 
     def __init__(self, store: Store, index: Index, repository_id: str) -> None:

@@ -153,6 +153,20 @@ class History:
         pages = self._pages_of_all(size) if starts is None else self._pages(starts, exclude, first_parent, size)
         return islice(chain.from_iterable(pages), limit)
 
+    def sampled(self, head: str, most: int) -> tuple[int, list[VersionInfo]]:
+        """How many versions the first-parent history of `head` has, and `most` of them (2 or more), evenly apart.
+
+        They are in order, oldest first, the first and the last among them; all of them where there are no more. Takes a
+        short query for each, however long history is. Raises UnknownRef.
+        """
+        with reading(self.engine) as db:
+            start = graph.known_place(db, head)
+            total = start.depth + 1
+            count = min(most, total)
+            depths = [number * start.depth // max(count - 1, 1) for number in range(count)]
+            found = (graph.ancestor(db, start.pk, depth) for depth in depths)
+            return total, info.load(db, [pk for pk in found if pk is not None])
+
     def ancestor(self, version: str, steps: int) -> str | None:
         """The version `steps` back along first parents, or None when there are fewer. Raises UnknownRef."""
         with reading(self.engine) as db:
