@@ -93,7 +93,7 @@ class DeltaReader(StorageReader):
         assert self._found is not None  # metadata was read
         found = self._found
         if plan.storage_data != found.version:
-            self._found = found = found.moved(self._repo, plan.storage_data)
+            self._found = found = found.moved(self._repo, plan.storage_data, plan.items)
         tensors = [item for item in plan.items if item.type is LoadItemType.TENSOR]
         self._read_tensors(tensors, planner, found)
         for item in plan.items:
@@ -176,18 +176,23 @@ class _Found:
         nesting = {name: self.paths.get(name, (name,)) for name in stored}
         return Metadata(stored, nesting, storage_meta=StorageMeta(checkpoint_id=self.version))
 
-    def moved(self, repo: Repo, version: str) -> _Found:
+    def moved(self, repo: Repo, version: str, items: Sequence[ReadItem]) -> _Found:
         """The version that rank 0 found, where this rank found this one: the branch moved meanwhile.
 
+        Args:
+            items: what was planned for this one.
+
         Raises:
-            LayoutMismatch: what was planned for this one may not be right for that one.
+            LayoutMismatch: something of it is not in that one, or has another shape.
         """
         other = _Found.at(repo, version)
-        for mine, theirs in ((self.specs, other.specs), (dict.fromkeys(self.values), dict.fromkeys(other.values))):
-            for name in mine.keys() | theirs.keys():
-                if mine.get(name, ...) != theirs.get(name, ...):
-                    reason = f"is not in both, or not alike, in {version}, which rank 0 loads, and {self.version}"
-                    raise LayoutMismatch(name, f"{reason}, which this rank found: name a version to load")
+        for item in items:
+            name = item.storage_index.fqn
+            here, there = self.specs.get(name), other.specs.get(name)
+            fits = name in other.values if here is None else there is not None and here.shape == there.shape
+            if not fits:
+                where = f"{version}, which rank 0 loads, as it is in {self.version}, which this rank found"
+                raise LayoutMismatch(name, f"is not in {where}: name a version to load")
         return other
 
 

@@ -7,9 +7,12 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import deltavc
 from deltavc.errors import (
@@ -238,8 +241,8 @@ def test_damage_is_an_error_and_not_weights(repo, writer, tmp_path):
 def test_one_process_does_not_save_its_part_as_the_whole(repo, writer):
     from torch.distributed.checkpoint.planner import SavePlan
 
+    from deltavc import Shard
     from deltavc.integrations.dcp_writer import _joined, _whole
-    from deltavc.shard import Shard
 
     rows = torch.arange(12.0).reshape(4, 3)
     parts = [Shard(rows[2:3], (4, 3), (2, 0)), Shard(rows[3:], (4, 3), (3, 0)), Shard(rows[4:], (4, 3), (4, 0))]
@@ -254,6 +257,21 @@ def test_one_process_does_not_save_its_part_as_the_whole(repo, writer):
     assert writer.prepare_global_plan([SavePlan([])]) == [SavePlan([])]
     with pytest.raises(BadState, match="use_collectives"):
         writer.set_up_storage_writer(True, rank=0, use_collectives=False)
+
+
+def test_a_process_group_of_one_saves_as_one_process(repo, writer):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        weight = torch.randn(4, 3)
+        spread = distribute_tensor(weight, init_device_mesh("cpu", (1,)), [Shard(0)])
+        for options in ({}, {"no_dist": True}):
+            dcp.save({"a": spread, "lr": 1}, storage_writer=writer, **options)
+            assert torch.equal(repo.checkout()["a"], weight)
+            found = {"a": torch.zeros(4, 3), "lr": None}
+            dcp.load(found, storage_reader=DeltaReader(repo), **options)
+            assert torch.equal(found["a"], weight)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_after_the_branch_was_moved_a_closed_writer_goes_on_from_there(repo, writer):
