@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
-import shlex
-import subprocess
 from typing import TYPE_CHECKING
 
 import click
@@ -14,14 +10,13 @@ import click
 from .failures import FAILED
 from .options import pass_repo, seconds
 from .output import Output
+from .shell import run_for
 
 if TYPE_CHECKING:
     from deltavc.following import Keep, Moved
     from deltavc.repo import Repo
 
 log = logging.getLogger(__name__)
-
-_STDERR = 2  # stdout is for results, one a line
 
 
 @click.command()
@@ -72,10 +67,7 @@ def _tell(out: Output, moved: Moved, run: str | None) -> bool:
     out.followed(moved)
     if run is None:
         return True
-    facts = {"version": moved.version, "step": "" if moved.step is None else str(moved.step), "path": moved.path}
-    command = re.sub(r"\{(version|step|path)\}", lambda found: shlex.quote(facts[found[1]]), run)
-    told = {f"DELTAVC_{name.upper()}": value for name, value in facts.items()}
-    done = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, stdout=_STDERR, env=os.environ | told)
-    if done.returncode:
-        log.error("the command for %s ended with exit code %d", moved.version[:12], done.returncode)
-    return done.returncode == 0
+    code = run_for(run, moved.version, moved.step, moved.path)
+    if code:
+        log.error("the command for %s ended with exit code %d", moved.version[:12], code)
+    return code == 0

@@ -30,6 +30,7 @@ COMMANDS = (
     "show",
     "diff",
     "branch",
+    "bisect",
     "tag",
     "rollback",
     "reflog",

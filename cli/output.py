@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
     from deltavc.lineage.settings import Policy
+    from deltavc.series import Series
     from deltavc.tail import BranchMove
     from deltavc.upkeep.audit import Audit
     from deltavc.upkeep.compact import Compacted
@@ -144,6 +145,10 @@ class Output:
         told = {"a": told["a"], "b": told["b"], "layers": [layer.as_json() for layer in found], "total": told["total"]}
         self._print(told, watching.layers(diff, found, all_layers=all_layers))
 
+    def searched(self, told: Any, lines: Iterable[str]) -> None:
+        """Where a search for the first bad version stands, or what it found; `bisecting` makes both forms."""
+        self._print(told, lines)
+
     def refs(self, refs: Mapping[str, Version]) -> None:
         """Branches or tags, and where they are."""
         self._print([{"name": name, "version": version.as_json()} for name, version in refs.items()], texts.refs(refs))
@@ -177,6 +182,11 @@ class Output:
     def stats(self, totals: Totals) -> None:
         """How much there is."""
         self._print(dataclasses.asdict(totals), texts.stats(totals))
+
+    def plotted(self, totals: Totals, series: Series, metrics: Sequence[str], path: str) -> None:
+        """How much there is, and a picture of how it came about that was written to a file."""
+        told = dataclasses.asdict(totals) | {"plot": {"path": path, "drawn": list(metrics)} | series.as_json()}
+        self._print(told, [*texts.stats(totals), *watching.plotted(series, metrics, path)])
 
     def compacted(self, done: Compacted) -> None:
         """A repository that was compacted, or would be."""

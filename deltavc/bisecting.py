@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deltavc.lookup import Lookup
@@ -90,7 +91,7 @@ class Bisecting(Lookup):
         """The parts of `bisect`, for who keeps the marks, as the command line does from one call to the next."""
         from deltavc.bisect.bisector import Bisector
 
-        return Bisector(self._access(memory), self.id, lambda a, b: self.diff(a, b, memory=memory))
+        return Bisector(self._index, self.id, partial(self._access, memory), partial(self.diff, memory=memory))
 
     @abstractmethod
     def diff(self, a: str, b: str, *, memory: int = DEFAULT_MEMORY) -> Diff: ...

@@ -7,17 +7,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from deltavc.access import Access
 from deltavc.bisect.inquiry import Standing, standing
 from deltavc.bisect.marks import Marks, Verdict
 from deltavc.bisect.result import Bisection, Evaluation
 from deltavc.bisect.search import Found, Try
-from deltavc.bisect.workbench import Workbench
-from deltavc.diff import Diff
 from deltavc.errors import CorruptObject, LayoutMismatch, MissingObject, NoPath
+from deltavc.lineage.descent import outside
+from deltavc.lineage.index import Index
+from deltavc.lineage.names import branch_ref
 from deltavc.version import Version
+
+if TYPE_CHECKING:
+    from deltavc.access import Access
+    from deltavc.bisect.workbench import Workbench
+    from deltavc.diff import Diff
 
 log = logging.getLogger(__name__)
 
@@ -34,23 +39,33 @@ class Mover(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bisector:
-    """What a search asks of a repository. Make one with `repo.bisector`."""
+    """What a search asks of a repository. Make one with `repo.bisector`. Weights are not looked at before they must."""
 
-    access: Access
+    index: Index
     repository: str
+    access: Callable[[], Access]
     diff: Callable[[str, str], Diff]
 
     def standing(self, marks: Marks) -> Standing:
         """Where a search stands; `deltavc.bisect.inquiry.standing` tells what may be raised."""
-        return standing(self.access.index, marks)
+        return standing(self.index, marks)
 
     def versions(self, ids: Sequence[str]) -> list[Version]:
         """What is known of versions, in the order given."""
-        return [Version.known(info) for info in self.access.index.versions(ids)]
+        return [Version.known(info) for info in self.index.versions(ids)]
+
+    def is_in(self, version: str, branch: str) -> bool:
+        """Whether a branch has a version in its history now."""
+        ref = branch_ref(branch)
+        self.index.catch_up([ref])
+        entry = self.index.head(ref)
+        return entry is not None and entry.new is not None and not outside(self.index, [version], entry.new)
 
     def workbench(self, directory: str | Path) -> Workbench:
         """A directory to try versions in; `Workbench` tells what may be raised."""
-        return Workbench(self.access, self.repository, directory)
+        from deltavc.bisect.workbench import Workbench
+
+        return Workbench(self.access(), self.repository, directory)
 
     def evaluate(self, mover: Mover, version: str, test: Callable[[Any, Version], Verdict]) -> Evaluation:
         """Bring a version to where it is tried, and try it. One that cannot be brought there is skipped, and that said.

@@ -58,6 +58,7 @@ def test_the_commands_run_after_it(example):
     ((_, script),) = blocks(README, "sh")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DELTAVC_")}
     environment["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), environment["PATH"]])
+    environment["XDG_STATE_HOME"] = str(folder / "state")
     done = subprocess.run(
         ["bash", "-e", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
