@@ -26,6 +26,7 @@ COMMANDS = (
     "commit",
     "checkout",
     "follow",
+    "push",
     "log",
     "show",
     "diff",

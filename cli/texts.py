@@ -20,6 +20,7 @@ from .graph import draw
 if TYPE_CHECKING:
     from deltavc.diff import Diff, TensorDiff
     from deltavc.following import Moved
+    from deltavc.integrations.engines_push import Pushed
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
     from deltavc.upkeep.compact import Compacted
@@ -49,6 +50,16 @@ def followed(moved: Moved) -> str:
     step = [] if moved.step is None else [f"step {moved.step}"]
     took = f"{nbytes(moved.fetched_bytes)} fetched, {files}, {moved.seconds:.2f} s"
     return "  ".join([_id(moved.version[:SHORT]), *step, took])
+
+
+def pushed(pushed: Pushed) -> Iterator[str]:
+    """A version that engines were brought to."""
+    yield f"{_id(pushed.version[:SHORT])}  staged in {pushed.stage_seconds:.2f} s, paused {pushed.pause_seconds:.3f} s"
+    for url, report in pushed.engines.items():
+        lanes = sum(worker.changed_lanes for worker in report.workers)
+        fetched = nbytes(sum(worker.nbytes for worker in report.workers))
+        workers = f"{len(report.workers)} worker{'s' * (len(report.workers) != 1)}"
+        yield f"  {plain(url)}  {workers}, {lanes} elements written, {fetched} fetched"
 
 
 def log(

@@ -15,6 +15,7 @@
     ├── ReplicaError ── NothingStaged  StageCancelled  StagingTooSmall  ForeignWrite  HookFailed  ReplicaUnusable
     │                   ReplicaClosed
     ├── GroupError ── PeerFailed  GroupBroken
+    ├── EngineError ── EngineUnreachable  EngineRefused  EngineUnfit  EngineVersionUnknown  WorkerFailed  EngineStopped
     └── BisectError ── NotBisecting  MarksContradict  BadMergeBase  EvaluationFailed  BadJournal
 
 An error carries its facts as fields, says one sentence about them, and hints at the next step. `kind` is
@@ -50,6 +51,15 @@ from deltavc.errors.databases import (
     SchemaOutdated,
     SchemaTooNew,
     WrongDatabase,
+)
+from deltavc.errors.engines import (
+    EngineError,
+    EngineRefused,
+    EngineStopped,
+    EngineUnfit,
+    EngineUnreachable,
+    EngineVersionUnknown,
+    WorkerFailed,
 )
 from deltavc.errors.inputs import (
     BadCheckpoint,
@@ -114,6 +124,12 @@ __all__ = [
     "DirectoryInUse",
     "EncodeMismatch",
     "EvaluationFailed",
+    "EngineError",
+    "EngineRefused",
+    "EngineStopped",
+    "EngineUnfit",
+    "EngineUnreachable",
+    "EngineVersionUnknown",
     "ForeignWrite",
     "FormatUnsupported",
     "GraceTooShort",
@@ -153,6 +169,7 @@ __all__ = [
     "UnknownRef",
     "UnsupportedDtype",
     "WeightsTooLarge",
+    "WorkerFailed",
     "WriterBusy",
     "WriterClosed",
     "WriterError",
