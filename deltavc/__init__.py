@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from deltavc import bindings
     from deltavc.diff import Diff, TensorDiff
     from deltavc.following import Follower, Moved
+    from deltavc.interchange.export import export
+    from deltavc.interchange.export_deltas import Exported, export_deltas
+    from deltavc.interchange.import_deltas import import_deltas
     from deltavc.interchange.importing import Imported, import_checkpoints
     from deltavc.lineage.settings import Policy
     from deltavc.opening import init
@@ -44,6 +47,7 @@ __all__ = [
     "Checkout",
     "DeltavcError",
     "Diff",
+    "Exported",
     "Follower",
     "Imported",
     "Moved",
@@ -58,7 +62,10 @@ __all__ = [
     "Version",
     "Writer",
     "bindings",
+    "export",
+    "export_deltas",
     "import_checkpoints",
+    "import_deltas",
     "init",
     "open",
 ]
@@ -82,6 +89,10 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Version": ("deltavc.version", "Version"),
     "Writer": ("deltavc.writer", "Writer"),
     "bindings": ("deltavc.bindings", None),
+    "Exported": ("deltavc.interchange.export_deltas", "Exported"),
+    "export": ("deltavc.interchange.export", "export"),
+    "export_deltas": ("deltavc.interchange.export_deltas", "export_deltas"),
+    "import_deltas": ("deltavc.interchange.import_deltas", "import_deltas"),
     "import_checkpoints": ("deltavc.interchange.importing", "import_checkpoints"),
     "init": ("deltavc.opening", "init"),
     "open": ("deltavc.opening", "open_repository"),
