@@ -83,6 +83,8 @@ def describe(error: BaseException) -> Failure:
             return Failure("interrupted", "interrupted", exit_code=INTERRUPTED)
         case ModuleNotFoundError(name="s3fs" | "botocore" | "aiobotocore"):
             return Failure("missing_package", "S3 needs the package s3fs", "Install it: pip install 'deltavc[s3]'")
+        case ModuleNotFoundError(name="matplotlib"):
+            return Failure("missing_package", "plots need matplotlib", "Install it: pip install 'deltavc[plot]'")
         case MemoryError():
             return Failure("out_of_memory", "this machine has not enough memory for that")
         case OSError():

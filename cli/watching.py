@@ -13,6 +13,7 @@ from .texts import plain, table
 if TYPE_CHECKING:
     from deltavc.diff import Diff, TensorDiff
     from deltavc.layers import LayerDiff
+    from deltavc.series import Series
     from deltavc.tail import BranchMove
 
 _DONE = {"rolled_back": "rolled back to", "moved": "moved to", "created": "created at", "deleted": "deleted"}
@@ -41,6 +42,17 @@ def layers(diff: Diff, found: Sequence[LayerDiff], *, all_layers: bool) -> Itera
     same = len(found) - len(shown)
     if same:
         yield f"{same} {'layer is' if same == 1 else 'layers are'} unchanged"
+
+
+def plotted(series: Series, metrics: Sequence[str], path: str) -> Iterator[str]:
+    """What a picture shows, and what it leaves out."""
+    shown, total = len(series.samples), series.num_versions
+    of = f"{total:,}" if shown == total else f"{shown:,} of {total:,}"
+    yield f"drew {of} versions of {plain(series.ref)} in {plain(path)}"
+    if left := [name for name in series.metrics if name not in metrics]:
+        yield f"metrics left out: {', '.join(map(plain, left))}"
+    if any(sample.averaged for sample in series.samples):
+        yield "some versions store several layers densely: their shares are means over those layers"
 
 
 def _layer(name: str, tensors: str, found: LayerDiff | TensorDiff) -> list[str]:
