@@ -13,11 +13,9 @@ when it is next needed.
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -27,6 +25,7 @@ from deltavc import held, kernels
 from deltavc.change import Box, Change
 from deltavc.held import Held
 from deltavc.layout import Layout, TensorSpec
+from deltavc.store.files import temporary_directory
 
 L = TypeVar("L", bound=Held)
 
@@ -42,7 +41,7 @@ class Room:
     def __init__(self, keep: Keep) -> None:
         self.devices: Mapping[str, torch.device] = {}
         self._keep = keep
-        self._directory = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if keep == "disk" else None
+        self._directory = temporary_directory("deltavc-base-") if keep == "disk" else None
 
     def allocate(self, tensor: TensorSpec) -> Tensor:
         """Lanes of the tensor's lane shape, all zero."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from deltavc.errors import BadCheckpoint, UnknownRef, WrongWeights
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.resolve import resolve
 from deltavc.moving import move_base
+from deltavc.store.files import temporary_directory
 from deltavc.version import Version
 from deltavc.watch import Watch, branch_entry
 from deltavc.weights.followed import MOVING, VERSION, FollowedDirectory, Label, stamp
@@ -88,7 +88,7 @@ class Follower:
             reason = f"is at a version of another repository, {label.repository}; name an empty or new directory"
             raise BadCheckpoint(str(self._directory.path), reason)
         self._owed = self._directory.completed  # nobody was told of that move
-        self._temporary = Path(tempfile.mkdtemp(prefix="deltavc-base-")) if keep == "disk" else None
+        self._temporary = temporary_directory("deltavc-base-") if keep == "disk" else None
         allocate = held.on_disk(self._temporary) if self._temporary else held.fresh("cpu")
         self._base = Base(held.HeldLanes(allocate))
         self._contents: dict[str, str] | None = None

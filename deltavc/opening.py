@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -51,7 +52,7 @@ def init(url: str | Path, db: str | None = None, storage_options: Mapping[str, A
     Args:
         url: a local path, file:///path, memory://name or s3://bucket/prefix.
         db: an SQLAlchemy URL of SQLite or PostgreSQL, or "none". By default beside a local repository, in memory for
-            memory://, none for a remote one. Without a database, what would need all of history raises DatabaseNeeded.
+            memory:// and where that may not be written, none for a remote one. Without a database, what would need all of history raises DatabaseNeeded.
         storage_options: for S3, what s3fs.S3FileSystem takes.
 
     Raises:
@@ -148,7 +149,13 @@ def _database_place(store: Store, db: str | None) -> str | Path | None:
         return None
     if db is not None:
         return db
-    return "sqlite://" if store.url.startswith("memory://") else Path(store.url, DATABASE_FILE)
+    if store.url.startswith("memory://"):
+        return "sqlite://"
+    file = Path(store.url, DATABASE_FILE)
+    if any(place.exists() and not os.access(place, os.W_OK) for place in (file.parent, file)):
+        log.info("%s cannot be written to: all of the history is read into memory", file)
+        return "sqlite://"
+    return file
 
 
 def _prepared(database: str | Path) -> Engine:

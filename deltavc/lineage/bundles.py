@@ -14,8 +14,6 @@ form a row, if the last of them is in the bucket as well.
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +24,7 @@ from deltavc import canonical
 from deltavc.errors import BadPayload, ObjectMissing
 from deltavc.lineage.bucket import Bucket, Listed
 from deltavc.lineage.records import EDGES, RefEntry
+from deltavc.lineage.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -106,22 +105,25 @@ def unpack(key: str, body: bytes) -> Iterator[tuple[str, bytes]]:
 
 @contextmanager
 def bundled(bucket: Bucket) -> Iterator[Bucket]:
-    """The bucket, with what its bundles hold at hand; the bucket itself when it has none. Raises StoreError."""
+    """The bucket, with what its bundles hold at hand; the bucket itself when it has none.
+
+    Raises:
+        StoreError; StoreFull: also where temporary files lie.
+    """
     keys = [item.key for item in bucket.list(BUNDLES)]
     if not keys:
         yield bucket
         return
-    with tempfile.TemporaryFile() as file:
-        yield _Bundled(bucket, keys, file.fileno())
+    with Spool() as spool:
+        yield _Bundled(bucket, keys, spool)
 
 
 class _Bundled:
-    """A bucket whose records are read from its bundles, which lie unpacked in a file."""
+    """A bucket whose records are read from its bundles, which are put aside unpacked."""
 
-    def __init__(self, bucket: Bucket, keys: Iterable[str], file: int) -> None:
+    def __init__(self, bucket: Bucket, keys: Iterable[str], spool: Spool) -> None:
         self._bucket = bucket
-        self._file = file
-        self._end = 0
+        self._spool = spool
         self._places: dict[str, tuple[int, int]] = {}
         self._edges: defaultdict[str, list[Listed]] = defaultdict(list)
         for item in bucket.list(EDGES):
@@ -132,7 +134,7 @@ class _Bundled:
                 if record.startswith(REFS):
                     moves[record.rpartition("/")[0]][record] = body
                 elif record.startswith(_NAMED_BY_CONTENT) and record.endswith(f"/{canonical.content_id(body)}.json"):
-                    self._keep(record, body)
+                    self._places[record] = spool.add(body)
         for known in moves.values():
             self._keep_moves(known)
         log.info("%d records were found in bundles", len(self._places))
@@ -141,8 +143,7 @@ class _Bundled:
         place = self._places.get(key)
         if place is None:
             return self._bucket.get(key, start, nbytes)
-        left = max(place[1] - start, 0)
-        return os.pread(self._file, left if nbytes is None else min(nbytes, left), place[0] + start)
+        return self._spool.get(place, start, nbytes)
 
     def put(self, key: str, body: bytes) -> None:
         self._bucket.put(key, body)
@@ -166,10 +167,6 @@ class _Bundled:
         except BadPayload as error:
             log.warning("bundle %s is not used: %s", key, error.reason)
 
-    def _keep(self, key: str, body: bytes) -> None:
-        self._places[key] = (self._end, len(body))
-        self._end += os.pwrite(self._file, body, self._end)
-
     def _keep_moves(self, known: dict[str, bytes]) -> None:
         """Keep the moves of one ref that go on from each other, if the bucket has the last of them too."""
         row: list[RefEntry] = []
@@ -182,7 +179,7 @@ class _Bundled:
         with suppress(ObjectMissing):
             if row and self._bucket.get(row[-1].key) == known[row[-1].key]:
                 for entry in row:
-                    self._keep(entry.key, known[entry.key])
+                    self._places[entry.key] = self._spool.add(known[entry.key])
 
 
 def _packed(lines: list[bytes], entries: int) -> bytes:

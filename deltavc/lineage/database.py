@@ -158,7 +158,10 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     while connection.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
+            # A disk that is full or read-only stays so; only the low byte tells the kind.
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

@@ -10,9 +10,11 @@ import errno
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from deltavc.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
@@ -83,6 +85,12 @@ def copy_bytes(source: BinaryIO, target: BinaryIO) -> None:
     """Copy what is left of `source`, a piece at a time."""
     while piece := source.read(PIECE):
         target.write(piece)
+
+
+def temporary_directory(prefix: str) -> Path:
+    """Make a directory among temporary files. The caller removes it. Raises StoreError."""
+    with file_errors("the place for temporary files", "a directory"):
+        return Path(tempfile.mkdtemp(prefix=prefix))
 
 
 def store_error(url: str, operation: str, error: OSError) -> StoreError:

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +33,7 @@ from deltavc.lineage.drops import DAMAGED, DropRecord
 from deltavc.lineage.records import EdgeRecord
 from deltavc.moving import move_base, trail_to
 from deltavc.packing import Packs
+from deltavc.store.files import temporary_directory
 from deltavc.store.transfers import DEFAULT_MEMORY
 from deltavc.timings import Timings
 from deltavc.walk import Objects
@@ -68,7 +67,7 @@ class Composer:
         objects = Objects(access.store, access.transfers, self._memory)
         self._access = dataclasses.replace(access, objects=objects)
         self._on_disk = False
-        self._directory = Path(tempfile.mkdtemp(prefix="deltavc-compose-"))
+        self._directory = temporary_directory("deltavc-compose-")
         self._from = Base(HeldLanes(self._allocate))
         self._to = Base(HeldLanes(self._allocate))
 

@@ -22,7 +22,8 @@ from deltavc.access import Access
 from deltavc.errors import Corruption
 from deltavc.held import machine_memory
 from deltavc.lineage.contents import contents
-from deltavc.lineage.records import FileRef, pack_key
+from deltavc.lineage.records import EdgeRecord, FileRef, pack_key
+from deltavc.lineage.spool import Spool
 from deltavc.store.cache import uncached
 from deltavc.upkeep import fsck_index, fsck_repair
 from deltavc.upkeep.fsck_edges import EdgeCheck, Verdict
@@ -31,7 +32,7 @@ from deltavc.upkeep.fsck_graph import Graph, Outline
 from deltavc.upkeep.fsck_journal import Journal
 from deltavc.upkeep.fsck_losses import losses, orphans
 from deltavc.upkeep.fsck_report import Counts, Problem, Report, merged
-from deltavc.upkeep.fsck_survey import EDGE_KEY, Spool, Survey
+from deltavc.upkeep.fsck_survey import EDGE_KEY, Survey
 from deltavc.upkeep.fsck_told import check_told
 from deltavc.upkeep.reindex import reindex
 from deltavc.walk import Objects
@@ -132,7 +133,7 @@ class _Check:
         survey.read_objects()
         survey.check_drops()
         survey.check_settings()
-        with closing(Spool()) as spool:
+        with Spool() as spool:
             self._read_edges(spool)
             self._check_layouts()
             self._check_files()
@@ -183,7 +184,7 @@ class _Check:
             records = (edge for edge, _ in survey.read_edges(targets))
             for edge, verdict in survey.each(records, self._edges.check):
                 self._progress("checking edges", len(self._outlines), total)
-                self._outlines[edge.id] = Outline.of(edge, spool.add(edge))
+                self._outlines[edge.id] = Outline.of(edge, spool.add(edge.body))
                 self._packs.update(use.pack for use in edge.packs)
                 bases |= set() if edge.base is None else {edge.base}
                 self._judge(edge.id, verdict)
@@ -228,7 +229,7 @@ class _Check:
         sound = {edge: self._outlines[edge] for edge in self._sound}
         wrong = check_told(
             Graph(sound.values()).tour(sound.keys()),
-            lambda outline: spool.get(outline.place),
+            lambda outline: EdgeRecord.trusted(spool.get(outline.place)),
             self._access.objects.layout,
             self._edges.carried,
             {version: seen.fingerprint for version, seen in self._survey.versions.items()},
@@ -241,7 +242,7 @@ class _Check:
         walk = FullCheck(
             self._survey,
             self._access.objects,
-            lambda outline: spool.get(outline.place),
+            lambda outline: EdgeRecord.trusted(spool.get(outline.place)),
             self._journal,
             self._progress,
         )

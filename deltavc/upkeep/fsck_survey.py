@@ -11,7 +11,6 @@ parallel; of edges only an outline stays in memory.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -71,29 +70,6 @@ class Move(NamedTuple):
     sequence: int
     old: str | None
     new: str | None
-
-
-class Spool:
-    """Records of edges put aside on the disk, in a file that no one else sees."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._end = 0
-
-    def add(self, edge: EdgeRecord) -> tuple[int, int]:
-        """Put a record aside; where it is."""
-        self._file.seek(self._end)
-        self._file.write(edge.body)
-        place = (self._end, len(edge.body))
-        self._end += len(edge.body)
-        return place
-
-    def get(self, place: tuple[int, int]) -> EdgeRecord:
-        self._file.seek(place[0])
-        return EdgeRecord.trusted(self._file.read(place[1]))
-
-    def close(self) -> None:
-        self._file.close()
 
 
 @dataclass

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 from deltavc.access import Access
 from deltavc.lineage.history import Totals
 from deltavc.lineage.rebuild import rebuild
+from deltavc.store.files import temporary_directory
 
 
 def reindex(access: Access, repository_id: str, progress: Callable[[str, int, int], None]) -> Totals:
@@ -16,9 +16,12 @@ def reindex(access: Access, repository_id: str, progress: Callable[[str, int, in
 
     Raises:
         CorruptObject, MissingObject: a record in the bucket is damaged or gone; the database is as it was.
-        StoreError; DatabaseUnavailable: the same.
+        StoreError; DatabaseUnavailable: the same; also when there is no room where temporary files lie.
         DatabaseNeeded: the repository was opened without one.
     """
-    with tempfile.TemporaryDirectory(prefix="deltavc-reindex-") as directory:
-        rebuild(access.index, repository_id, Path(directory), progress)
+    directory = temporary_directory("deltavc-reindex-")
+    try:
+        rebuild(access.index, repository_id, directory, progress)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
     return access.index.totals()
