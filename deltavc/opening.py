@@ -52,7 +52,8 @@ def init(url: str | Path, db: str | None = None, storage_options: Mapping[str, A
     Args:
         url: a local path, file:///path, memory://name or s3://bucket/prefix.
         db: an SQLAlchemy URL of SQLite or PostgreSQL, or "none". By default beside a local repository, in memory for
-            memory:// and where that may not be written, none for a remote one. Without a database, what would need all of history raises DatabaseNeeded.
+            memory:// and where that may not be written, none for a remote one. Without a database, what would need all
+            of history raises DatabaseNeeded.
         storage_options: for S3, what s3fs.S3FileSystem takes.
 
     Raises:
