@@ -136,7 +136,7 @@ def train(rank: int, url: str, pipe: connection.Connection, settings: Settings) 
     trainer = Trainer(model, stdlib_sources(), seed=rank)
     trainer.steps(settings.warm_up, learning_rate=3e-3)
 
-    database = None if rank == 0 else "sqlite://"  # only rank 0 needs the repository's
+    database = None if rank == 0 else "none"  # only rank 0 needs the repository's
     group = dist.group.WORLD
     with deltavc.open(url, db=database) as repo, repo.writer("main", group=group, dtype="bfloat16") as writer:
 
@@ -184,7 +184,7 @@ def sample(rank: int, url: str, pipe: connection.Connection, settings: Settings)
     """Write text together, at the newest version, until there is word from above."""
     model = tensor_parallel(LanguageModel(**settings.shape).to(torch.bfloat16).eval())
     held = dict(model.state_dict())
-    database = None if rank == 0 else "sqlite://"
+    database = None if rank == 0 else "none"
     with deltavc.open(url, db=database) as repo:
         at = repo.checkout("main", into=held, group=dist.group.WORLD).version  # each rank reads what meets its parts
         with repo.replica_group(held, at=at) as group, group.follow("main", every=0.1) as follower:
@@ -395,7 +395,8 @@ def main() -> None:
     pauses = sorted(event.applied.pause_seconds * 1e3 for event in events if isinstance(event, Moved))
     console.print(
         f"\n{len(pauses)} moves of both ranks together, each proven. Pauses, the waiting for each other included:"
-        f" {pauses[len(pauses) // 2]:.1f} ms in the middle, {pauses[-1]:.1f} ms at most."
+        f" {pauses[len(pauses) // 2]:.1f} ms in the middle, {pauses[-1]:.1f} ms at most.",
+        soft_wrap=True,
     )
     console.print("Every bit of the last version, hashed:")
     for who, found in hashes.items():

@@ -88,14 +88,29 @@ class Description:
     files: tuple[str, ...]
 
     @classmethod
-    def read(cls, body: bytes) -> Description:
-        """What `Pieces.description` wrote."""
-        found = json.loads(zstd.decompress_within(body, 1, MAX_DESCRIPTION))
-        pieces = {
-            name: Piece(TensorSpec(name, dtype, tuple(shape), tie), Box(tuple(offsets), tuple(lengths)))
-            for name, dtype, shape, tie, offsets, lengths in found["tensors"]
-        }
-        return cls(pieces, tuple(found["files"]))
+    def read(cls, bodies: Iterable[bytes]) -> list[Description]:
+        """What `Pieces.description` wrote on each rank.
+
+        Many ranks hold pieces of the same tensors, and many tensors are cut alike: what is equal is kept once.
+        """
+        boxes: dict[Box, Box] = {}
+        tensors: dict[tuple[Any, ...], TensorSpec] = {}
+
+        def piece(
+            name: str, dtype: str, shape: list[int], tie: str | None, offsets: list[int], lengths: list[int]
+        ) -> Piece:
+            box = Box(tuple(offsets), tuple(lengths))
+            key = (name, dtype, tie, *shape)
+            tensor = tensors.get(key)
+            if tensor is None:
+                tensor = tensors[key] = TensorSpec(name, dtype, tuple(shape), tie)
+            return Piece(tensor, boxes.setdefault(box, box))
+
+        described = []
+        for body in bodies:
+            found = json.loads(zstd.decompress_within(body, 1, MAX_DESCRIPTION))
+            described.append(cls({told[0]: piece(*told) for told in found["tensors"]}, tuple(found["files"])))
+        return described
 
 
 def _view(tensors: Mapping[str, Tensor], dtype: torch.dtype | str | None) -> StateView:

@@ -43,7 +43,7 @@ class RollCall:
         arranged = blake3("".join(facts.held for facts in told).encode()).hexdigest()
         if self._known is None or any(facts.arranged != arranged for facts in told):
             bodies = self._exchange.gather(description, call)
-            self._known, self._arranged = Arrangement.of([Description.read(body) for body in bodies]), arranged
+            self._known, self._arranged = Arrangement.of(Description.read(bodies)), arranged
         return self._known, told[0]
 
 
