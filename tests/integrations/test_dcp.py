@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard import sharded_tensor
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 from torch.distributed.device_mesh import init_device_mesh
@@ -259,19 +260,37 @@ def test_one_process_does_not_save_its_part_as_the_whole(repo, writer):
         writer.set_up_storage_writer(True, rank=0, use_collectives=False)
 
 
-def test_a_process_group_of_one_saves_as_one_process(repo, writer):
+@pytest.fixture
+def group_of_one():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        weight = torch.randn(4, 3)
-        spread = distribute_tensor(weight, init_device_mesh("cpu", (1,)), [Shard(0)])
-        for options in ({}, {"no_dist": True}):
-            dcp.save({"a": spread, "lr": 1}, storage_writer=writer, **options)
-            assert torch.equal(repo.checkout()["a"], weight)
-            found = {"a": torch.zeros(4, 3), "lr": None}
-            dcp.load(found, storage_reader=DeltaReader(repo), **options)
-            assert torch.equal(found["a"], weight)
-    finally:
-        dist.destroy_process_group()
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_process_group_of_one_saves_as_one_process(repo, writer, group_of_one):
+    weight = torch.randn(4, 3)
+    spread = distribute_tensor(weight, init_device_mesh("cpu", (1,)), [Shard(0)])
+    for options in ({}, {"no_dist": True}):
+        dcp.save({"a": spread, "lr": 1}, storage_writer=writer, **options)
+        assert torch.equal(repo.checkout()["a"], weight)
+        found = {"a": torch.zeros(4, 3), "lr": None}
+        dcp.load(found, storage_reader=DeltaReader(repo), **options)
+        assert torch.equal(found["a"], weight)
+
+
+@pytest.mark.filterwarnings("ignore:Please use DTensor instead")
+def test_a_rank_may_hold_several_parts_of_a_tensor(repo, writer, group_of_one):
+    def cut(rows):
+        parts = zip((0, 3, 4), rows.split([3, 1, 2]), strict=True)
+        shards = [sharded_tensor.Shard.from_tensor_and_offsets(part.clone(), [at, 0], 0) for at, part in parts]
+        return sharded_tensor.init_from_local_shards(shards, rows.shape)
+
+    rows = torch.randn(6, 3)
+    dcp.save({"a": cut(rows)}, storage_writer=writer)
+    assert torch.equal(repo.checkout()["a"], rows)
+    found = cut(torch.zeros(6, 3))
+    dcp.load({"a": found}, storage_reader=DeltaReader(repo))
+    assert torch.equal(torch.cat([shard.tensor for shard in found.local_shards()]), rows)
 
 
 def test_after_the_branch_was_moved_a_closed_writer_goes_on_from_there(repo, writer):
