@@ -30,6 +30,7 @@ from deltavc.bound import Bound
 from deltavc.errors import DeltavcError, ReplicaClosed, ReplicaUnusable, StagingTooSmall
 from deltavc.lineage.records import VersionRecord
 from deltavc.lineage.resolve import resolve
+from deltavc.proof import check
 from deltavc.ranks.council import Call, Council, Decision
 from deltavc.ranks.exchange import Exchange
 from deltavc.ranks.holdings import Holdings
@@ -37,7 +38,6 @@ from deltavc.replica.applied import Applied, Staged
 from deltavc.replica.following_group import GroupFollower, OnError, open_follower
 from deltavc.replica.live import LiveVersion
 from deltavc.replica.position import Ready
-from deltavc.replica.proof import check
 from deltavc.replica.swaps import Swap, compare_all, write_all
 
 T = TypeVar("T")

@@ -29,16 +29,16 @@ from deltavc.fingerprints import MODULUS
 from deltavc.lineage.plan import Plan, plan
 from deltavc.lineage.records import VersionRecord
 from deltavc.lineage.replan import replanning
+from deltavc.proof import check_layout, prove, shares
 from deltavc.ranks.worker import Worker
 from deltavc.replica.applied import Applied, Span, Staged
 from deltavc.replica.gate import Gate
 from deltavc.replica.position import History, Journal, Position, Ready
-from deltavc.replica.proof import check_layout, prove, shares
-from deltavc.replica.rewriting import rewrite
-from deltavc.replica.routing import Router
 from deltavc.replica.staging import Staging, default_bytes
 from deltavc.replica.streams import Beside, fence
 from deltavc.replica.swaps import Swap, swap_all, undo_all
+from deltavc.rewriting import rewrite
+from deltavc.routing import Router
 from deltavc.timings import Timings
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from deltavc.access import Access
 from deltavc.bindings import Bindings, bind
 from deltavc.bound import Bound
 from deltavc.errors import InputError, UnknownRef
-from deltavc.replica.proof import by_name, shares
+from deltavc.proof import by_name, shares
 from deltavc.replica.replica import Replica
 
 

@@ -29,8 +29,8 @@ from deltavc.fingerprints import MODULUS
 from deltavc.kernels import Segment, SwapTable, pool
 from deltavc.replica.arena import ALIGNMENT, Arena
 from deltavc.replica.pending import Pending, apply_to, batches, has_runs, run_of
-from deltavc.replica.routing import Router
 from deltavc.replica.swaps import Swap
+from deltavc.routing import Router
 from deltavc.timings import Timings
 from deltavc.walk import Leg, Objects
 

@@ -28,13 +28,13 @@ from deltavc.lineage.replan import replanning
 from deltavc.lineage.resolve import resolve
 from deltavc.live import named_tensors
 from deltavc.parts import localized
+from deltavc.proof import by_name, shares
 from deltavc.ranks.council import Call, Council
 from deltavc.ranks.exchange import Exchange
 from deltavc.ranks.holdings import Holdings, description
 from deltavc.reader import Checkout, proven_fingerprints, selected
-from deltavc.replica.proof import by_name, shares
-from deltavc.replica.rewriting import rewrite
-from deltavc.replica.routing import Router
+from deltavc.rewriting import rewrite
+from deltavc.routing import Router
 from deltavc.timings import Timings
 
 Into = Mapping[str, Any] | torch.nn.Module

@@ -26,9 +26,9 @@ from deltavc.freshness import Mark
 from deltavc.lineage.names import BRANCHES
 from deltavc.lineage.records import EdgeRecord, RefEntry
 from deltavc.packing import Packs, Read
+from deltavc.proof import expected_fingerprints
 from deltavc.ranks.council import Call, Council
 from deltavc.ranks.exchange import Exchange
-from deltavc.replica.proof import expected_fingerprints
 from deltavc.sharded import outcome
 from deltavc.sharded.arrangement import Arrangement, Copied
 from deltavc.sharded.boxes import HeldBoxes

@@ -13,9 +13,9 @@ from deltavc.layout import Layout
 from deltavc.lineage.plan import plan
 from deltavc.lineage.replan import replanning
 from deltavc.lineage.resolve import resolve
-from deltavc.replica.proof import by_name, shares
-from deltavc.replica.rewriting import rewrite
-from deltavc.replica.routing import Router
+from deltavc.proof import by_name, shares
+from deltavc.rewriting import rewrite
+from deltavc.routing import Router
 from deltavc.sharded.boxes import HeldBoxes
 from deltavc.timings import Timings
 

@@ -13,8 +13,8 @@ from deltavc.bindings import bind
 from deltavc.change import Box
 from deltavc.errors import LayoutMismatch
 from deltavc.lanes import lanes
+from deltavc.proof import shares
 from deltavc.ranks.holdings import Holdings, description
-from deltavc.replica.proof import shares
 from deltavc.weights.describe import describe
 from tests.states import generator, random_bits
 

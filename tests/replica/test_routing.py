@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from deltavc import kernels
 from deltavc.change import Box, Sparse
 from deltavc.replica.arena import ALIGNMENT, Arena
-from deltavc.replica.routing import backwards, change_in
+from deltavc.routing import backwards, change_in
 
 
 @st.composite

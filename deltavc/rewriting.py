@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from deltavc import kernels, walk
 from deltavc.bound import Bound
 from deltavc.kernels import pool
-from deltavc.replica.routing import Changes, Router
+from deltavc.routing import Changes, Router
 from deltavc.timings import Timings
 from deltavc.walk import Leg, Objects
 
