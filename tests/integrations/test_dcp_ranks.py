@@ -99,13 +99,13 @@ def tensors(arrays):
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def opened(url):
-    return deltavc.open(url, db="sqlite://")
+def opened(url, **place):
+    return deltavc.open(url, **({"db": "sqlite://"} | place))
 
 
-def run(rank, url, until, start=None, save=True):
+def run(rank, url, until, start=None, save=True, **place):
     """Train until a step, from the start or from a version, saving each."""
-    with opened(url) as repo, DeltaWriter(repo, timeout=TIMEOUT) as writer:
+    with opened(url, **place) as repo, DeltaWriter(repo, timeout=TIMEOUT) as writer:
         trainer = Trainer()
         if start is not None:
             trainer.load(DeltaReader(repo), checkpoint_id=start)
@@ -153,6 +153,24 @@ def test_a_run_goes_on_with_other_ranks(repo, before, after):
     saved = repo.checkout("step:3")
     for arrays, _ in in_ranks(after, run, repo.url, 3, "step-3", False):
         assert same(tensors(arrays), {name: saved[name] for name in arrays})
+
+
+def on_servers(rank, url, options, database):
+    """Rank 0 has the database, the other none."""
+    place = {"db": "none" if rank else database, "storage_options": options}
+    run(rank, url, 2, **place)
+    return run(rank, url, 4, "main", **place)
+
+
+@pytest.mark.long
+@pytest.mark.servers
+def test_a_run_on_s3_and_postgresql_goes_on_as_if_never_interrupted(s3, postgres):
+    place = {"db": postgres.new_database(), "storage_options": s3.storage_options}
+    with deltavc.init(s3.new_bucket(), **place) as repo:
+        for arrays, _ in in_ranks(2, on_servers, repo.url, s3.storage_options, place["db"]):
+            assert same(tensors(arrays), never_interrupted(4))
+        assert [version.step for version in repo.log("main")] == [4, 3, 2, 1]
+        assert not repo.fsck().problems
 
 
 def in_background(rank, url):
