@@ -18,22 +18,23 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from numbers import Real
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from accelerate.state import AcceleratorState
 from transformers import TrainerCallback
 
-from deltavc.errors import BadState, DeltavcError, NotARepository, RolledBackTooOften
+from deltavc.errors import DeltavcError, NotARepository, RolledBackTooOften
 from deltavc.integrations import transformers_state as kept
-from deltavc.integrations.transformers_line import Line, OnError, Start, head_of, named, start_before
-from deltavc.integrations.transformers_ranks import by_the_first, is_first, of_all, shared
-from deltavc.lineage.records import MAX_METRIC_NAME
+from deltavc.integrations.transformers_line import Line, OnError
+from deltavc.integrations.transformers_random import Draws, random_file, random_state
+from deltavc.integrations.transformers_ranks import by_the_first, check_whole, is_first, of_all, shared
+from deltavc.integrations.transformers_start import Start, resume
 from deltavc.opening import init, open_repository
-from deltavc.parts import in_parts
 from deltavc.repo import Repo
+
+if TYPE_CHECKING:
+    from deltavc.version import Version
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ Rule = Callable[[Mapping[str, float]], object]
 RESUMING = "deltavc-resume"
 """The folder in a trainer's output directory that `checkpoint` writes to; it is gone after the first step."""
 
-_WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "MULTI_HPU")
-"""What accelerate calls the ways to train in which every process has the whole model."""
+_TOLD = 8
+"""Metrics that the reason for a rollback tells; all of them are with the step."""
 
 
 class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by the type checker
@@ -101,6 +102,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._folder: Path | None = None
         self._due: int | None = None
         self._first = False
+        self._draws = Draws()
         self._logged: dict[str, float] = {}
         self._metrics: dict[str, float] = {}
         self._described: dict[str, bytes] = {}
@@ -138,6 +140,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             BranchMoved: somebody else moved the branch meanwhile.
             NoPath, Corruption: the version cannot be checked out.
         """
+        self._abandon()
         if path is None and self._args is None:
             raise ValueError("which output directory? give path=, or make the trainer with this callback first")
         folder = Path(self._args.output_dir, RESUMING) if path is None else Path(path)
@@ -166,33 +169,41 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model = kwargs["model"]
         self._args = args
-        _check_whole(model)
+        check_whole(model)
         self._abandon()
         self._described = kept.described(model, kwargs.get("processing_class"))
         self._rolled_back = ("", 0)
-        start, self._start = self._start, None
-        if is_first():
-            self._line = Line(self.repo, self.branch, kept.TRAINER, self._on_error, self._writer_options)
-            self._first = self._line.begin(start, state.global_step, model)
-        self._first = shared(self._first)
+        self._first = by_the_first(lambda: self._begin(state.global_step, model))
         self._due = state.global_step if self._first else None
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.epoch is None or state.epoch % 1 == 0:  # here Trainer puts random numbers back, when it resumes
+        self._draws.forget()  # here Trainer puts them back before it fetches
+        if state.epoch is None or state.epoch % 1 == 0:
             self._settle(state, kwargs)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._draws.check()
         self._settle(state, kwargs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._drop_folder()  # every process has read what it needs of it: their gradients came together
+        if self._due is not None:
+            raise RuntimeError(f"step {self._due} was never through: this trainer does not call on_step_begin")
         self._due = state.global_step
+        if self._keeps_state(self._due):
+            self._draws.watch()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._draws.watch_on()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._draws.watch_on()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "train_runtime" in (logs or {}):  # the sums of the whole run: it is over, and the best model may be loaded
             self._settle(state, kwargs, last=True)
         else:
-            self._logged |= _numbers(logs or {})
+            self._logged |= kept.numbers(logs or {})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._drop_folder()
@@ -209,12 +220,14 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         logged, self._logged = self._logged, {}
         self._due, self._first = None, False
         self._metrics |= logged
-        has_state = first or last or step % (self._every * self._state_every) == 0
+        has_state = first or last or self._keeps_state(step)
         randoms = self._random_states() if has_state or self._on_error == "log" else {}
         bad = False
         if self._line is not None:
-            bad = bool(logged) and self._rollback_if is not None and bool(self._rollback_if(logged))
+            if logged and not first and self._rollback_if is not None:
+                bad = bool(self._rollback_if(logged))
             if not self._line.has(step, live["model"]) and (first or last or bad or step % self._every == 0):
+                self._line.ready()
                 files = dict(self._described)
                 if has_state or (randoms and self._line.lacks_state):
                     files |= randoms | kept.captured(
@@ -227,11 +240,14 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             self._go_back(step, logged, live)
 
     def _go_back(self, step: int, logged: Mapping[str, float], live: Mapping[str, Any]) -> None:
-        told = ", ".join(f"{name}={value:.6g}" for name, value in logged.items())
+        told = ", ".join(f"{name}={value:.6g}" for name, value in list(logged.items())[:_TOLD])
         reason = f"rollback_if held at step {step}: {told}"
-        line = self._line
-        target = shared(None if line is None else line.roll_back(step, self._rollback_to, reason).id)
-        assert target is not None
+
+        def roll_back() -> str:
+            assert self._line is not None  # the first process has one
+            return self._line.roll_back(step, self._rollback_to, reason).id
+
+        target = by_the_first(roll_back)
         version = self.repo.version(target)
         kept.restore(self.repo, version, live["model"], live["optimizer"], live["lr_scheduler"])
         to, times = self._rolled_back
@@ -240,22 +256,22 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         if self._rolled_back[1] > self._max_rollbacks:
             raise RolledBackTooOften(self.branch, target, version.step, self._rolled_back[1], reason)
 
+    def _begin(self, step: int, model: torch.nn.Module) -> bool:
+        """Find out where the branch is. Returns whether this run is its first."""
+        start, self._start = self._start, None
+        self._line = Line(self.repo, self.branch, kept.TRAINER, self._on_error, self._writer_options)
+        return self._line.begin(start, step, model)
+
     def _prepare(self, ref: str | None, folder: Path, ours: bool) -> bool:
         """Write a checkpoint, and move the branch to where its run is to go on. Returns whether there is one."""
-        head = head_of(self.repo, self.branch)
-        if head is None and ref in (None, self.branch):
-            return False
-        wanted = head if head is not None and ref is None else named(self.repo, ref or self.branch, self.branch)
-        start = start_before(self.repo, wanted, kept.TRAINER)
-        if ours:
-            shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed before its first step
-        kept.write(self.repo, start.at, folder)
-        if head is None:
-            self.repo.branch(self.branch, at=wanted.id)
-        elif head.id != wanted.id:
-            self.repo.rollback(self.branch, to=wanted.id, reason=f"resumed from {ref}")
-        self._start = start
-        return True
+
+        def write(version: Version) -> None:
+            if ours:
+                shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed before its first step
+            kept.write(self.repo, version, folder)
+
+        self._start = resume(self.repo, self.branch, ref, kept.TRAINER, write)
+        return self._start is not None
 
     def _drop_folder(self) -> None:
         folder, self._folder = self._folder, None
@@ -275,27 +291,10 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             log.warning("a commit of the run before failed: %s", error)
         self._due, self._logged, self._metrics = None, {}, {}
 
+    def _keeps_state(self, step: int) -> bool:
+        return step % (self._every * self._state_every) == 0
+
     def _random_states(self) -> dict[str, bytes]:
         """The random numbers of all processes, as files."""
-        states = of_all(kept.random_state(every_device=self._args.parallel_mode.value == "distributed"))
-        return {kept.random_file(rank, len(states)): state for rank, state in enumerate(states)}
-
-
-def _check_whole(model: torch.nn.Module) -> None:
-    """Refuse models of which a process holds a part. Raises BadState."""
-    kind = AcceleratorState().distributed_type.value
-    if kind not in _WHOLE or in_parts(model):
-        raise BadState(
-            f"the model is held in parts ({kind}), which this callback cannot commit: commit it from all ranks, with "
-            "repo.writer(group=...), as the guide to many ranks shows"
-        )
-
-
-def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What of a trainer's logs is a metric."""
-    found = {}
-    for name, value in logs.items():
-        number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-        if isinstance(number, Real) and 1 <= len(name) <= MAX_METRIC_NAME:
-            found[name] = float(number)
-    return found
+        states = of_all(random_state(every_device=self._args.parallel_mode.value == "distributed"))
+        return {random_file(rank, len(states)): state for rank, state in enumerate(states)}

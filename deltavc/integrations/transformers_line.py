@@ -16,7 +16,6 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -29,11 +28,8 @@ from deltavc.errors import (
     DeltavcError,
     StoreError,
     TooLate,
-    UnknownRef,
 )
-from deltavc.identify import root_as, state_fingerprints
-from deltavc.layout import Layout, TensorSpec
-from deltavc.weights.state import State, open_state
+from deltavc.integrations.transformers_start import Start, head_of, holds, named, start_before
 
 if TYPE_CHECKING:
     from deltavc.files import FileInput
@@ -49,57 +45,6 @@ PASSING = (StoreError, TooLate, CommitAbandoned, CommitInDoubt)
 """What a commit fails with that the next one may not fail with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where a run resumes: a version, and those after it on the branch, oldest first."""
-
-    at: Version
-    after: tuple[Version, ...] = ()
-
-
-def head_of(repo: Repo, branch: str) -> Version | None:
-    """The version that a branch is at; None if there is no such branch."""
-    at = repo.branches().get(branch)
-    return None if at is None else repo.version(at)
-
-
-def named(repo: Repo, ref: str, branch: str) -> Version:
-    """The version that a ref names, of which `step:N`, `best:metric` and `@{N}` mean this branch.
-
-    Raises:
-        UnknownRef, AmbiguousRef
-    """
-    if ref.startswith(("step:", "best:", "worst:")):
-        ref = f"{branch}@{ref}"
-    elif ref.startswith("@{"):
-        ref = branch + ref
-    return repo.version(ref)
-
-
-def start_before(repo: Repo, version: Version, file: str) -> Start:
-    """The newest version that keeps a file of this name, at or before a version on its first-parent history.
-
-    Raises:
-        UnknownRef: there is none.
-    """
-    after: deque[Version] = deque()
-    at = version
-    while not (at.weights and file in at.files):
-        after.appendleft(at)
-        if not at.parents:
-            raise UnknownRef(version.id, "neither it nor a version before it holds a trainer's state")
-        at = repo.version(at.parents[0])
-    return Start(at, tuple(after))
-
-
-def holds(repo: Repo, state: State, version: Version, dtype: torch.dtype | str | None) -> bool:
-    """Whether these weights, cast as they would be committed, are exactly those of a version."""
-    view = open_state(state, dtype)
-    layout = Layout.of(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in repo.tensors(version.id))
-    tensors = {tensor.name: tensor for tensor in view.layout.tensors}
-    return root_as(layout, tensors, state_fingerprints(view)) == version.fingerprint
-
-
 class Line:
     """The versions of one run, in the making. One process has it: of many ranks, the first."""
 
@@ -111,6 +56,7 @@ class Line:
         self._state_file = state_file
         self._on_error = on_error
         self._options = dict(writer_options)
+        self._most = int(self._options.get("max_in_flight", 1))
         self._writer: Writer | None = None
         self._at: Version | None = None
         self._after: deque[Version] = deque()
@@ -162,6 +108,16 @@ class Line:
         self._after.clear()
         return False
 
+    def ready(self) -> None:
+        """Wait as long as the next commit would have to, and hear how those before it ended.
+
+        Raises:
+            what one of them failed with, unless it is to be logged. BranchMoved: somebody else moved the branch.
+        """
+        waits = self._options.get("on_busy", "wait") == "wait"
+        while self._pending and (self._pending[0][2].done() or (waits and len(self._pending) >= self._most)):
+            self._land_one()
+
     def commit(
         self,
         step: int,
@@ -172,10 +128,8 @@ class Line:
         """Commit a step in the background.
 
         Raises:
-            what an earlier commit failed with, unless it is to be logged; then what is wrong with this one.
-            BranchMoved: somebody else moved the branch.
+            what `commit_async` raises, unless the store failed and that is to be logged.
         """
-        self._hear()
         has_state = self._state_file in files
         try:
             writer = self._open_writer()
@@ -187,7 +141,6 @@ class Line:
             self._failed(step, has_state, error)
         else:
             self.lacks_state = self.lacks_state and not has_state
-        self._hear()
 
     def roll_back(self, step: int, to: str | None, reason: str) -> Version:
         """Move the branch to the newest version that holds the trainer's state, before this step or at or before `to`.
@@ -246,11 +199,6 @@ class Line:
     ) -> Version:
         told: dict[str, Any] = {name: self._options[name] for name in ("codec", "dtype") if name in self._options}
         return self._repo.commit(model, self._branch, parents=[], step=step, metrics=metrics, files=files, **told)
-
-    def _hear(self) -> None:
-        """Ask how those commits ended that have ended."""
-        while self._pending and self._pending[0][2].done():
-            self._land_one()
 
     def _land(self) -> None:
         while self._pending:

@@ -8,16 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from accelerate.state import AcceleratorState
+
+from deltavc.errors import BadState
+from deltavc.parts import in_parts
 
 T = TypeVar("T")
 
+_WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "MULTI_HPU")
+"""What accelerate calls the ways to train in which every process has the whole model."""
+
+
+def check_whole(model: torch.nn.Module) -> None:
+    """Refuse a model of which every process holds a part. Raises BadState."""
+    kind = AcceleratorState().distributed_type.value
+    if kind not in _WHOLE or in_parts(model):
+        raise BadState(
+            f"the model is held in parts ({kind}), which this callback cannot commit: commit it from all ranks, with "
+            "repo.writer(group=...), as the guide to many ranks shows"
+        )
+
 
 def many() -> bool:
+    """Whether there are several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_first() -> bool:
+    """Whether this is the one that commits."""
     return not many() or dist.get_rank() == 0
 
 

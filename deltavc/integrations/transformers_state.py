@@ -16,20 +16,20 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import random
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deltavc.errors import WrongWeights
-from deltavc.integrations.transformers_line import holds
+from deltavc.integrations.transformers_start import holds
 from deltavc.lanes import dtype_name
+from deltavc.lineage.records import MAX_METRIC_NAME
 from deltavc.weights.describe import CASTABLE, cast_dtype, describe
 from deltavc.weights.output import write_checkpoint
 
@@ -66,21 +66,14 @@ def captured(
     return files
 
 
-def random_state(every_device: bool) -> bytes:
-    """Where the random numbers of this process are, as Trainer saves it: on the CPU, and on CUDA devices.
-
-    Args:
-        every_device: of all CUDA devices, as in a process of several; otherwise of the current one.
-    """
-    state = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.random.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all() if every_device else torch.cuda.get_rng_state()
-    return saved(state)
-
-
-def random_file(rank: int, num_processes: int) -> str:
-    """What the file of a process's random numbers is called."""
-    return f"rng_state_{rank}.pth" if num_processes > 1 else "rng_state.pth"
+def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """What of a trainer's logs is a metric: numbers, and tensors of one."""
+    found = {}
+    for name, value in logs.items():
+        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        if isinstance(number, Real) and 1 <= len(name) <= MAX_METRIC_NAME:
+            found[name] = float(number)
+    return found
 
 
 def described(model: torch.nn.Module, processing_class: Any) -> dict[str, bytes]:

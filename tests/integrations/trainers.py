@@ -1,6 +1,7 @@
-"""A small real Trainer: a GPT-2 of 10,000 weights with dropout, shuffled data, AdamW and a schedule. Run as a script,
-it is what a person writes, and is killed at the step that it is told."""
+"""A small real Trainer: a GPT-2 of 4,000 weights with dropout, shuffled data, AdamW and a schedule. Run as a script, it
+is what a person writes, and is killed at the step that it is told."""
 
+import math
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 from deltavc.integrations.transformers import DeltavcCallback
 
-STEPS_PER_EPOCH = 6
+STEPS_PER_EPOCH = 4
 
 
 class Words(torch.utils.data.Dataset):
@@ -52,7 +53,7 @@ def make_trainer(folder, *callbacks, model=None, **arguments):
     config = GPT2Config(vocab_size=40, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     told = {
         "output_dir": str(folder),
-        "max_steps": 14,
+        "max_steps": 10,
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         "learning_rate": 1e-2,
@@ -68,6 +69,7 @@ def make_trainer(folder, *callbacks, model=None, **arguments):
         model=model or GPT2LMHeadModel(config),
         args=TrainingArguments(**{**told, **arguments}),
         train_dataset=Words(4 * STEPS_PER_EPOCH - 1),
+        eval_dataset=Words(4),
         callbacks=list(callbacks),
     )
     trainer.remove_callback(next(c for c in trainer.callback_handler.callbacks if "Printer" in type(c).__name__))
@@ -78,11 +80,40 @@ def kill(model):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(folder, step):
+class Crash(Exception):
+    """What ends a run that is not killed, but gone on from in the same process."""
+
+
+def crash(model):
+    raise Crash
+
+
+def spoil(model):
+    """What a bad batch does."""
+    with torch.no_grad():
+        model.transformer.wte.weight[3] = float("nan")
+
+
+def run(folder, callback, then=None, ref=None, **arguments):
+    """What the script does, in this process. Returns the trainer, and the weights of every step that it made."""
+    spy = Spy(then)
+    trainer = make_trainer(folder, callback, spy, **arguments)
+    try:
+        trainer.train(resume_from_checkpoint=callback.checkpoint(ref))
+    except Crash:
+        callback.close()
+    return trainer, spy.weights
+
+
+def nan_gradients(metrics):
+    return math.isnan(metrics["grad_norm"])
+
+
+def main(folder, killed, spoiled="0"):
+    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    callback = DeltavcCallback(f"{folder}/repo", state_every=4)
-    trainer = make_trainer(folder, callback, Spy({int(step): kill}))
-    trainer.train(resume_from_checkpoint=callback.checkpoint())
+    callback = DeltavcCallback(f"{folder}/repo", state_every=4, rollback_if=nan_gradients)
+    run(folder, callback, {int(killed): kill, int(spoiled): spoil})
 
 
 if __name__ == "__main__":
