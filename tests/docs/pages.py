@@ -17,6 +17,31 @@ def blocks(page, language):
     return [(text[: found.start(2)].count("\n"), found[2]) for found in _BLOCK.finditer(text) if found[1] == language]
 
 
+def steps(page):
+    """What a page lets its reader do, in order: `("python", line, code)`, `("console", command, lines it prints)`."""
+    text = page.read_text()
+    found = []
+    for block in _BLOCK.finditer(text):
+        if block[1] == "python":
+            found.append(("python", text[: block.start(2)].count("\n"), block[2]))
+        elif block[1] == "console":
+            for line in block[2].splitlines():
+                if line.startswith("$ "):
+                    found.append(("console", line[2:], []))
+                else:
+                    found[-1][2].append(line)
+    return found
+
+
+def general(line, folder):
+    """A line that a command prints, without what differs from run to run."""
+    line = line.replace(str(folder), "/data/me").rstrip()
+    line = re.sub(r"\b[0-9a-f]{12,64}\b", "ID", line)
+    line = re.sub(r"\d[\d.,]*( [kM]?B\b)?", "N", line)
+    line = re.sub(r"\S+@[\w.-]+", "WHO", line)
+    return re.sub(r" +", " ", line)
+
+
 def prose(page):
     """A page without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

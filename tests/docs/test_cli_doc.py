@@ -20,6 +20,16 @@ EXAMPLES = [(command, lines) for _, command, lines in steps(ROOT / "docs/cli.md"
 """Every command of the page, in order, with the lines that it is shown to print."""
 
 
+def answer(command):
+    """Run a command line: the exit code, and what it prints on stdout and on stderr."""
+    program, *words = shlex.split(command)
+    if program == "deltavc" and not any(sign in command for sign in ("|", "$(", " > ", "--run")):
+        done = CliRunner().invoke(main, words)
+        return done.exit_code, done.stdout, done.stderr
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout, ran.stderr
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     write_checkpoints(tmp_path)
