@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .failures import CORRUPT
+from .failures import CORRUPT, FAILED
 from .options import pass_repo
 from .output import Output
 
@@ -23,7 +23,7 @@ def audit(repo: Repo, out: Output, ref: str, full: bool) -> None:
 
     Who committed it, when, from what and through which steps; which branches and tags have it, and every move and
     rollback that concerned it; its files; what is stored; what was verified and how. The exit code is 20 if something
-    is not as it should be.
+    is not as it should be, and 1 if the weights were given up because the policy does not keep them.
 
     \b
     Example:
@@ -33,4 +33,4 @@ def audit(repo: Repo, out: Output, ref: str, full: bool) -> None:
         found = repo.audit(ref, weights=full, progress=progress)
     out.audited(found)
     if not found.ok:
-        click.get_current_context().exit(CORRUPT)
+        click.get_current_context().exit(CORRUPT if found.verification.problems else FAILED)

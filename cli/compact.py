@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .failures import CORRUPT
+from .failures import CORRUPT, FAILED
 from .options import pass_repo
 from .output import Output
 
@@ -21,7 +21,8 @@ def compact(repo: Repo, out: Output, dry_run: bool) -> None:
     """Write edges that skip many steps, so that any version can be reached with few.
 
     It also bundles the records of all versions, which a new database is filled from. It runs beside writers; after
-    Ctrl-C the next one goes on where this one was. The exit code is 20 if damage was in the way.
+    Ctrl-C the next one goes on where this one was. The exit code is 20 if damage was in the way, and 1 if
+    something else was: then the next run tries again.
 
     \b
     Example:
@@ -31,4 +32,4 @@ def compact(repo: Repo, out: Output, dry_run: bool) -> None:
         done = repo.compact(dry_run=dry_run, progress=progress)
     out.compacted(done)
     if done.failed:
-        click.get_current_context().exit(CORRUPT)
+        click.get_current_context().exit(CORRUPT if done.damaged else FAILED)

@@ -60,9 +60,17 @@ def problems(found: Sequence[Problem]) -> Iterator[str]:
 
 def verified(found: Verification) -> Iterator[str]:
     """A version that was proven, or not."""
-    yield f"{found.version[:SHORT]} {'is what its id says' if found.ok else 'is not as it should be'}"
+    yield f"{found.version[:SHORT]} {_verdict(found)}"
     yield from proofs(found)
     yield from problems(found.problems)
+
+
+def _verdict(found: Verification) -> str:
+    if found.problems:
+        return "is not as it should be"
+    if found.given_up:
+        return f"is what its id says, and its weights were given up: the policy does not keep them ({found.given_up})"
+    return "is what its id says"
 
 
 def proofs(found: Verification) -> Iterator[str]:
@@ -119,8 +127,7 @@ def audited(found: Audit) -> Iterator[str]:
     for name, (digest, size) in found.files.items():
         yield f"  file {plain(name)}, {nbytes(size)}, BLAKE3 {digest}"
     yield ""
-    proven = "as it should be" if found.ok else "NOT as it should be"
-    yield f"Verified {found.verification.time[:19]}Z: {proven}"
+    yield f"Verified {found.verification.time[:19]}Z: it {_verdict(found.verification)}"
     yield from (f"  {line}" for line in proofs(found.verification))
     yield from problems(found.verification.problems)
 

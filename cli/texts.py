@@ -271,8 +271,10 @@ def compacted(done: Compacted) -> Iterator[str]:
         yield "would bundle the records of all versions" if done.dry_run else "bundled the records of all versions"
     for version, why in done.failed.items():
         yield f"no edge to {version[:SHORT]} could be made: {plain(why)}"
-    if done.failed:
-        yield "`deltavc fsck --full` tells whether anything is damaged"
+    if done.damaged:
+        yield "`deltavc fsck --full` tells what is damaged"
+    elif done.failed:
+        yield "nothing is damaged by that; compact again"
     if done.beyond:
         yield f"still beyond the bounds: {', '.join(version[:SHORT] for version in done.beyond)}"
 

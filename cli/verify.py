@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .failures import CORRUPT
+from .failures import CORRUPT, FAILED
 from .options import pass_repo
 from .output import Output
 
@@ -23,7 +23,8 @@ def verify(repo: Repo, out: Output, what: str, against: str | None) -> None:
     """Prove the version WHAT (default: main), or that the checkpoint WHAT is one.
 
     A version: its id and those of all its ancestors, its objects, its files, and its weights by walking to them. With
-    --against: do these files hold exactly that version? The exit code is 20 if something is not as it should be.
+    --against: do these files hold exactly that version? The exit code is 20 if something is not as it should be,
+    and 1 if the weights were given up because the policy does not keep them.
 
     \b
     Example:
@@ -41,11 +42,11 @@ def verify(repo: Repo, out: Output, what: str, against: str | None) -> None:
                 error.add_note(f"({what} is in this folder: to compare it with a version, add --against REF)")
             raise
         out.verified(found)
-        ok = found.ok
+        ok, damaged = found.ok, bool(found.problems)
     else:
         with out.progress(f"reading {what}"):
             match = repo.match(what, against)
         out.matched(what, match)
-        ok = match.ok
+        ok, damaged = match.ok, True
     if not ok:
-        click.get_current_context().exit(CORRUPT)
+        click.get_current_context().exit(CORRUPT if damaged else FAILED)

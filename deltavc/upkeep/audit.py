@@ -60,7 +60,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether what was verified is as it should be."""
+        """Whether the version was proven."""
         return self.verification.ok
 
     def as_json(self) -> dict[str, Any]:

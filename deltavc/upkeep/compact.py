@@ -34,7 +34,8 @@ class Compacted:
 
     num_edges, num_snapshots: edges that skip, and snapshots. nbytes: of their packs; estimated from above in a dry run.
     num_bundles: bundles of records. beyond: versions that still are beyond the bounds. failed: for versions to which
-    an edge could not be made, why.
+    an edge could not be made, why. damaged: those of them where damage was in the way; for others, such as an edge that
+    took longer than half the grace, the next run tries again.
     """
 
     dry_run: bool
@@ -44,6 +45,7 @@ class Compacted:
     num_bundles: int = 0
     beyond: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """A JSON-able form, as `--json` prints it."""
@@ -119,6 +121,8 @@ class _Shortening:
             except (Corruption, NoPath, TooLate) as error:
                 log.warning("no edge to %s could be made: %s", target, error)
                 self._done.failed[target] = str(error)
+                if isinstance(error, Corruption):
+                    self._done.damaged.append(target)
                 return None
             self._done.nbytes += edge.new_bytes
             link = Link(base, edge.nbytes, edge.changes)

@@ -49,7 +49,8 @@ class Verification:
     time: when, in UTC. num_versions: versions whose records were compared with their ids, all ancestors among them.
     num_edges, nbytes: the way from nothing that was looked at, and the bytes of its frames. num_files: files compared
     with their hashes. weights: whether the way was walked, and the fingerprint of every tensor computed; otherwise
-    only what the edges tell of them was.
+    only what the edges tell of them was. given_up: who let go of the weights and when, if the policy did: there is
+    nothing to prove then, and nothing is damaged; otherwise "".
     """
 
     version: str
@@ -62,11 +63,12 @@ class Verification:
     weights: bool
     seconds: float
     problems: tuple[Problem, ...] = ()
+    given_up: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether everything was as it should be."""
-        return not self.problems
+        """Whether the version was proven, with its weights."""
+        return not self.problems and not self.given_up
 
     def as_json(self) -> dict[str, Any]:
         """A JSON-able form, as `--json` prints it."""
@@ -105,6 +107,7 @@ def verify(
         weights=weights and proof.num_edges > 0,
         seconds=time.monotonic() - started,
         problems=tuple(proof.problems),
+        given_up=proof.given_up,
     )
 
 
@@ -121,6 +124,7 @@ class _Proof:
     num_tensors: int = 0
     nbytes: int = 0
     num_files: int = 0
+    given_up: str = ""
 
     def history(self) -> None:
         """Compare the records of the version and all its ancestors with their ids."""
@@ -163,10 +167,13 @@ class _Proof:
             what = f"the weights that its edges lead to are others: {names}"
             self.problems.append(Problem("wrong_weights", version_key(self.version), what, (self.version,)))
         except NoPath:
-            self.problems.append(Problem("no_path", edges_prefix(self.version), self._why_no_path(), (self.version,)))
+            self.given_up = self._given_up()
+            if not self.given_up:
+                what = "no edges lead to it from nothing: its weights, or those they are a change of, are lost"
+                self.problems.append(Problem("no_path", edges_prefix(self.version), what, (self.version,)))
 
-    def _why_no_path(self) -> str:
-        """Whether the policy gave up the weights, or they are lost."""
+    def _given_up(self) -> str:
+        """Who let go of the weights, and when, if the policy did not keep them; "" if they are lost."""
         store = self.access.store
         drops: list[DropRecord] = []
         for target, edge in listed_edges(store, drops_prefix(self.version)):
@@ -174,9 +181,9 @@ class _Proof:
                 drops.append(read(store, drop_key(target, edge), DropRecord.parse))
         expired = [drop for drop in drops if drop.why == EXPIRED]
         if not expired or len(expired) < len(drops) or self.access.index.edges_into(self.version):
-            return "no edges lead to it from nothing: its weights are lost, or those they are a change of were given up"
+            return ""
         last = max(expired, key=lambda drop: drop.when)
-        return f"its weights were given up, as the policy does not keep them: {last.who} at {last.when}"
+        return f"{last.who} at {last.when}"
 
     def _weights(self, record: VersionRecord, walked: bool) -> None:
         objects = self.access.objects

@@ -83,6 +83,18 @@ def test_audit_tells_all_on_a_page(run, project):
     assert [move["what"] for move in found["moves"]] == ["to", "away"]
 
 
+def test_weights_that_the_policy_gave_up_are_no_damage(run, project):
+    run("commit", "step4", "-m", "Step 4", "--snapshot")
+    run("policy", "--keep-last", 1)
+    run("expire", "--yes")
+    out = run("verify", "step:2", code=1).stdout
+    assert "is what its id says, and its weights were given up" in out
+    assert "2 records compared" in out
+    assert run("verify", "step:2", "--json", code=1).json["problems"] == []
+    assert "its weights were given up" in run("audit", "step:2", code=1).stdout
+    run("verify")
+
+
 def test_a_long_history_is_shown_by_its_ends(run, project):
     for number in range(25):
         run("commit", f"step{number % 2 + 1}", "-m", f"more {number}")

@@ -1,6 +1,8 @@
 """`deltavc compact` and `deltavc reindex`: what they say, to people and to programs."""
 
 import deltavc
+from deltavc.errors import TooLate
+from deltavc.freshness import Freshness
 from tests.cli.conftest import checkpoints, folder, run  # noqa: F401
 from tests.upkeep.stores import grown
 
@@ -29,6 +31,19 @@ def test_compact_names_what_is_in_the_way_and_ends_with_20(run, tmp_path):  # no
     out = run("compact", "--repo", url, code=20).stdout
     assert pack.name in out
     assert "fsck --full" in out
+
+
+def test_compact_that_was_too_slow_ends_with_1_and_says_to_run_it_again(run, tmp_path, monkeypatch):  # noqa: F811
+    url = repository(tmp_path)
+
+    def too_slow(self, mark, what):
+        raise TooLate(what, 60.0, 30.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Freshness, "check", too_slow)
+        assert "compact again" in run("compact", "--repo", url, code=1).stdout
+        assert run("compact", "--repo", url, "--json", code=1).json["damaged"] == []
+    run("compact", "--repo", url)
 
 
 def test_reindex_tells_what_the_database_holds(run, tmp_path):  # noqa: F811

@@ -90,9 +90,12 @@ def test_weights_that_the_policy_gave_up_are_not_called_lost(small):
     small.commit(small.checkout("main"), branch="main", snapshot=True)
     small.set_policy(deltavc.Policy(keep_last=1))
     assert version in small.expire().lost
-    (problem,) = small.verify(version).problems
-    assert problem.kind == "no_path"
-    assert "given up, as the policy does not keep them" in problem.what
+    found = small.verify(version)
+    assert not found.problems
+    assert not found.ok
+    assert not found.weights
+    assert found.given_up.startswith(small._access(0).author)
+    assert found.num_versions == 2
 
 
 def test_an_unknown_version_is_no_problem_but_an_error(repo):
