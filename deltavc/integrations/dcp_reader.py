@@ -54,8 +54,8 @@ class DeltaReader(StorageReader):
     def __init__(self, repo: Repo, ref: str = "main", *, memory: int = DEFAULT_MEMORY) -> None:
         """
         Args:
-            ref: what to load. A `checkpoint_id` that dcp is given counts instead: a step of this branch if it names a
-                step, any ref otherwise. Of many ranks, they all load what rank 0 finds.
+            ref: what to load. A `checkpoint_id` of a `dcp.load` counts instead, for that one: a step of this branch if
+                it names a step, any ref otherwise. Every rank looks the ref up, and loads what rank 0 has found.
             memory: bytes that loading may take beyond the tensors.
         """
         self._repo = repo
@@ -76,7 +76,8 @@ class DeltaReader(StorageReader):
         Raises:
             UnknownRef, AmbiguousRef; Corruption: what describes it is damaged or gone.
         """
-        self._found = _Found.at(self._repo, self._wanted())
+        wanted, self._checkpoint_id = self._wanted(), None  # dcp says nothing where a load has none
+        self._found = _Found.at(self._repo, wanted)
         return self._found.metadata()
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:

@@ -74,6 +74,7 @@ class DeltaWriter(StorageWriter):
         self._session = _Session(repo, branch, group, timeout, options)
         self._told = Told()
         self._message = ""
+        self._next_id: str | None = None
         self._checkpoint_id: str | None = None
         self._rank = 0
         self._alone = False
@@ -125,9 +126,10 @@ class DeltaWriter(StorageWriter):
     # --- what dcp calls, in this order ---
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        self._checkpoint_id = None if checkpoint_id is None else text_of(checkpoint_id)
+        self._next_id = None if checkpoint_id is None else text_of(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._checkpoint_id, self._next_id = self._next_id, None  # dcp says nothing where a save has none
         if not kwargs.get("use_collectives", True):
             raise BadState("use_collectives=False makes checkpoints of single ranks: a version is of all ranks or none")
         self._coordinates, self._alone = is_coordinator, False

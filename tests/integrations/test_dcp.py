@@ -113,6 +113,16 @@ def test_what_anything_else_committed_is_loaded(repo):
     assert same(found, state)
 
 
+def test_versions_are_loaded_without_a_database_too(repo, writer):
+    state = {"a": torch.randn(6, 4), "lr": 0.5}
+    dcp.save(state, storage_writer=writer)
+    with deltavc.open(repo.url, db="none") as bare:
+        found = {"a": torch.zeros(6, 4), "lr": None}
+        dcp.load(found, storage_reader=DeltaReader(bare))
+    assert torch.equal(found["a"], state["a"])
+    assert found["lr"] == 0.5
+
+
 def test_a_part_of_the_names_is_loaded_without_the_rest(repo, writer):
     state = {"model": {"a": torch.ones(3), "b": torch.ones(4)}, "optim": {"lr": 0.5, "steps": [1, (2, None)]}}
     dcp.save(state, storage_writer=writer)
@@ -137,11 +147,15 @@ def test_checkpoint_ids_are_steps_and_messages_when_saved_and_refs_when_loaded(r
         assert (writer.saved.step, writer.saved.message) == (step, str(tmp_path / f"step-{step}"))
     dcp.save({"a": torch.full((3,), 2)}, storage_writer=writer.telling(step=5, message="last"), checkpoint_id="1")
     assert (writer.saved.step, writer.saved.message) == (5, "last")
+    dcp.save({"a": torch.full((3,), 3)}, storage_writer=writer)
+    assert (writer.saved.step, writer.saved.message) == (None, "")  # an id is that of one save
     reader = DeltaReader(repo)
-    for ref, expected in ((tmp_path / "step-1", 1), ("step:0", 0), ("main", 2), (writer.saved.parents[0], 1)):
+    for ref, expected in ((tmp_path / "step-1", 1), ("step:0", 0), ("main~1", 2), (writer.saved.parents[0], 2)):
         found = {"a": torch.zeros(3, dtype=torch.int64)}
         dcp.load(found, storage_reader=reader, checkpoint_id=ref)
         assert found["a"].tolist() == [expected] * 3
+    dcp.load(found, storage_reader=reader)
+    assert found["a"].tolist() == [3] * 3
     with pytest.raises(CheckpointException, match="step"):
         dcp.load(found, storage_reader=reader, checkpoint_id="step-9")
 
