@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -61,16 +62,16 @@ class Workbench:
     def __init__(self, access: Access, repository: str, directory: str | Path) -> None:
         self._access = access
         self._repository = repository
+        self._live: tuple[VersionFiles, Replica] | None = None
+        self._others: dict[str, str] = {}
+        """what the directory's files that are no weights were written with; one that is not here is written anew"""
+        self._stamps: dict[str, tuple[int, ...]] = {}
         self._directory = FollowedDirectory(directory)
         label = self._directory.label
         if label is not None and label.repository != repository:
             self.close()
             reason = f"is at a version of another repository, {label.repository}; name an empty or new directory"
             raise BadCheckpoint(str(self.path), reason)
-        self._live: tuple[VersionFiles, Replica] | None = None
-        self._others: dict[str, str] = {}
-        """what the directory's files that are no weights were written with; one that is not here is written anew"""
-        self._stamps: dict[str, tuple[int, ...]] = {}
 
     @property
     def path(self) -> Path:
@@ -192,4 +193,7 @@ class Workbench:
             self._directory.publish(label, rewrite)
         except BaseException:
             self._let_go()  # from here on, somebody has to look
+            if not (self.path / MOVING).exists():  # else it stays, and says that the files are no version
+                with suppress(Exception):
+                    self._directory.settle()
             raise
