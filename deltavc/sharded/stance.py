@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Stance:
-    """One rank's. lead: on rank 0."""
+    """One rank's, on a branch. lead: on rank 0."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Stance:
         self.tip = tip
         self.lead = lead
         self._access = access
-        self._branch = branch
+        self.branch = branch
         self._rank = rank
         self._files = files
         self._room = Room(keep)
@@ -75,7 +75,7 @@ class Stance:
         if part is None or part.announced is None:
             return
         if outcome.settle(self._access, part.announced):
-            log.warning("commit %s to %s, in doubt before, has landed", part.announced.record.id, self._branch)
+            log.warning("commit %s to %s, in doubt before, has landed", part.announced.record.id, self.branch)
             self.committed(part, part.announced)
         else:
             self.failed(part)
@@ -185,7 +185,7 @@ class Stance:
         """
         access, lead = self._access, self.lead
         assert lead is not None  # rank 0 has it
-        entry = access.refs.next_entry(BRANCHES + self._branch, lead.entry, target, access.author, reason)
+        entry = access.refs.next_entry(BRANCHES + self.branch, lead.entry, target, access.author, reason)
         try:
             access.refs.create(entry)
         except CommitInDoubt:
@@ -201,7 +201,7 @@ class Stance:
     def newest(self) -> RefEntry | None:
         """The branch's last entry, as rank 0 finds it."""
         known = None if self.lead is None else self.lead.entry
-        return self._access.refs.newest(BRANCHES + self._branch, known)
+        return self._access.refs.newest(BRANCHES + self.branch, known)
 
     def arrive(self, target: str, entry: RefEntry | None) -> None:
         """Go on from a version. The base follows with the next commit, by the cheapest way from where it is.
@@ -226,6 +226,6 @@ class Stance:
     def _look(self, lead: Lead) -> None:
         """See whether an entry of ours was taken back: then the branch is where it was, and has gone on by two."""
         with contextlib.suppress(Exception):
-            entry = self._access.refs.newest(BRANCHES + self._branch, lead.entry)
+            entry = self._access.refs.newest(BRANCHES + self.branch, lead.entry)
             if entry is not None and entry.new == self.tip:
                 self.lead = replace(lead, entry=entry)

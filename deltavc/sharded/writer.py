@@ -10,14 +10,12 @@ that finds itself elsewhere goes there first (see `stance`).
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
@@ -36,8 +34,8 @@ from deltavc.metadata import Metadata
 from deltavc.ranks.council import Call, Council
 from deltavc.ranks.exchange import Exchange
 from deltavc.sharded import outcome
-from deltavc.sharded.checkout import Together
 from deltavc.sharded.commit import Commit, Lead, Part
+from deltavc.sharded.going import go
 from deltavc.sharded.pieces import Pieces
 from deltavc.sharded.roll_call import RollCall
 from deltavc.sharded.stance import Stance
@@ -233,37 +231,15 @@ class GroupWriter:
     # --- on the caller's thread ---
 
     def _go(self, verb: str, ref: str, into: RankState | None, lead_there: Callable[[str], None]) -> Version:
-        """Go to a version on all ranks. lead_there: what rank 0 does first; if it fails, nobody goes."""
-        access, stance = self._access, self._stance
         with self._alone():
             self._land()
             try:
                 with self._council.call(verb) as call:
-                    if stance.lead is not None:
-                        stance.settle()
-                    tip, target = json.loads(call.told(partial(self._resolved, ref)))
-                    stance.go_to(tip)
-                    resolve(access.index, target)  # this rank's database may not have heard of it
-                    live = None
-                    if into is not None:
-                        live = Together(access, self._council, self._exchange, call, target, into)
-                    call.agree()
-                    if stance.lead is not None:
-                        lead_there(target)
-                    call.agree()
-                    if stance.lead is None:
-                        stance.arrive(target, None)
-                    if live is not None:
-                        live.write()
+                    target = go(self._access, self._council, self._exchange, call, self._stance, ref, into, lead_there)
             except BaseException:
                 self._exchange.drop()
                 raise
-            return Version.known(access.index.version(target), self.branch)
-
-    def _resolved(self, ref: str) -> str:
-        """Where rank 0 is, and where it is to go."""
-        self._access.index.catch_up([BRANCHES + self.branch])
-        return json.dumps([self._stance.tip, resolve(self._access.index, ref, branch=self.branch)])
+            return Version.known(self._access.index.version(target), self.branch)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
