@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Settings, pass_repo
+from .options import Settings, pass_repo, seconds
 from .output import Output
 
 if TYPE_CHECKING:
@@ -30,13 +30,17 @@ _STEPS = 5
     help="Requests that run: computed again with the new weights, ended, or kept with caches of the old ones.",
 )
 @click.option("--long-pause", is_flag=True, help="Write in the pause what does not fit into the staging memory.")
-@click.option("--staging-bytes", type=click.IntRange(min=1), help="Staging memory of each worker, at its first push.")
+@click.option(
+    "--staging-bytes",
+    type=click.IntRange(min=1),
+    help="Staging memory of each worker; an eighth of its weights at first.",
+)
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
+    callback=seconds,
+    default="60s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long workers wait for each other.",
 )
 @click.option("--token", envvar="DELTAVC_ENGINE_TOKEN", help="The engines' API key.  [env: DELTAVC_ENGINE_TOKEN]")

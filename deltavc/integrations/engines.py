@@ -32,7 +32,7 @@ class Order:
     repository, db, storage_options: as `deltavc.open` takes them, on the machines of the workers. version: the id of
     the version to stage, apply or move to. at: the id of the one that the engine was started with, which is asked for
     once. timeout: seconds that a worker waits for the others at each step. staging_bytes: memory for staged changes in
-    each worker, taken at its first order; None for an eighth of its weights. long_pause: whether to write what does not
+    each worker; None for what it has, an eighth of its weights at first. long_pause: whether to write what does not
     fit, or a worker whose weights are no version, edge by edge while the engine is paused; for `move` alone.
     """
 

@@ -32,6 +32,14 @@ class Http:
         """What the engine answers. Raises what `post` raises."""
         return self._call("GET", path, None, query, 0)
 
+    def succeeds(self, path: str) -> bool:
+        """Whether the engine answers a GET without an error. Raises EngineUnreachable."""
+        try:
+            self.get(path)
+        except EngineRefused:
+            return False
+        return True
+
     def post(self, path: str, body: Mapping[str, Any] | None = None, accept: int = 0, **query: str) -> Any:
         """What the engine answers: JSON where it is that, text otherwise.
 

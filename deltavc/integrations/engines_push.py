@@ -56,6 +56,10 @@ class Engine(ABC):
         """Find out whether versions can be pushed to it. Raises EngineUnreachable, EngineUnfit, EngineRefused."""
 
     @abstractmethod
+    def is_paused(self) -> bool:
+        """Whether it serves nothing now, as after a push that was killed. Orders leave it so."""
+
+    @abstractmethod
     def label(self) -> str:
         """What the engine calls its weights: what it was stamped with, or whatever it was started with."""
 
@@ -115,6 +119,8 @@ def push(
 ) -> Pushed:
     """Bring engines to a version: all workers of all of them, or none.
 
+    An engine that is paused already is resumed when it has moved, or was put back, and not before.
+
     Args:
         order: what all orders have in common: the repository as workers open it, time-outs, memory.
             `long_pause`: write in the pause, and not stage before it, where staging says that it has to be.
@@ -130,6 +136,7 @@ def push(
     given = None if at is None else repo.resolve(at)
     for engine in engines:
         engine.check()
+    halted = {engine: engine.is_paused() for engine in engines}
     labels = {engine: engine.label() for engine in engines}
     orders = {
         engine: replace(order, action="stage", version=version, at=given or _known(repo, labels[engine]))
@@ -138,7 +145,7 @@ def push(
     begin = time.monotonic()
     looks = _stage(engines, orders, begin + staging_timeout)
     staged = time.monotonic()
-    held = [_Held(engine, orders[engine], looks[engine], labels[engine], running) for engine in engines]
+    held = [_Held(engine, orders[engine], looks[engine], labels[engine], halted[engine], running) for engine in engines]
     moved = _swap(held)
     return Pushed(version, time.monotonic() - staged, staged - begin, {each.engine.url: moved[each] for each in held})
 
@@ -196,13 +203,14 @@ class _Held:
     """An engine that has staged, and how it can be moved and put back.
 
     order: the one that it has staged by. look: where its workers were before the pause. label: what it called its
-    weights then.
+    weights then. halted: whether it was paused then, by a push that may have been killed anywhere.
     """
 
     engine: Engine
     order: Order
     look: Report
     label: str
+    halted: bool
     running: Running
 
     def pause(self) -> None:
@@ -223,12 +231,14 @@ class _Held:
         """Bring all workers to the version that they were at. Raises if it is not shown that they are."""
         report = self.engine.order(replace(self.order, action="status"))
         before = self.look.version
-        if before is None or report.version != before:
+        if moved := before is None or report.version != before:
             back = replace(self.order, action="move", version=before or self.order.version, long_pause=False)
             report = self._at(before, self.engine.order(back))
+        if moved or self.halted:
             self.engine.flush(self.running)
-        if self.engine.label() != self.label:
-            self.engine.stamp(self.label)
+        label = before if self.halted and before is not None else self.label
+        if self.engine.label() != label:
+            self.engine.stamp(label)
 
     def resume(self) -> None:
         try:

@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -66,7 +65,14 @@ def carry_out(model: torch.nn.Module, group: ProcessGroup | None, text: str | by
     return served.carry_out(order)
 
 
-_served: WeakKeyDictionary[torch.nn.Module, ServedModel] = WeakKeyDictionary()
+def let_go(model: torch.nn.Module) -> None:
+    """Let go of a model's weights and of the repository. The next order takes them in anew."""
+    served = _served.pop(model, None)
+    if served is not None:
+        served.close()
+
+
+_served: dict[torch.nn.Module, ServedModel] = {}
 
 
 class ServedModel:
@@ -83,6 +89,7 @@ class ServedModel:
         self._exchange = Exchange(self._council)
         self._worker = Worker("deltavc-engine")
         self._repository = ""
+        self._staging_bytes: int | None = None
         self._repo: Repo | None = None
         self._group: ReplicaGroup | None = None
         self._wanted: str | None = None
@@ -193,19 +200,22 @@ class ServedModel:
 
     def _taken_in(self, order: Order) -> ReplicaGroup:
         """The weights as a replica group, of which all workers are a part, or none is."""
+        at = order.at
         if self._group is not None and self._repository == order.repository:
-            return self._group
+            if order.staging_bytes in (None, self._staging_bytes):
+                return self._group
+            at = self._group.version
+        if at is None:
+            raise EngineVersionUnknown("unknown")
         self._let_go()
         with council_of(self._members, None, order.timeout).call("take in") as call:
-            if order.at is None:
-                raise EngineVersionUnknown("unknown")
             repo = deltavc.open(order.repository, db=order.db, storage_options=dict(order.storage_options) or None)
-            self._repo, self._repository = repo, order.repository
-            held = held_by(self._model, repo.tensors(order.at))
+            self._repo, self._repository, self._staging_bytes = repo, order.repository, order.staging_bytes
+            held = held_by(self._model, repo.tensors(at))
             call.agree()  # so that nobody waits below for a worker that came to an error above
             group = self._group = repo.replica_group(
                 held.live,
-                order.at,
+                at,
                 group=self._members,
                 timeout=order.timeout,
                 bindings=held.bindings,

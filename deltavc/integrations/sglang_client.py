@@ -49,6 +49,10 @@ class SGLang(Engine):
             if (size := int(told.get(what) or 1)) != 1:
                 raise EngineUnfit(self.url, f"its {what} is {size}, and only 1 is supported")
 
+    def is_paused(self) -> bool:
+        self._paused = not self._http.succeeds("/ready")
+        return self._paused
+
     def label(self) -> str:
         return str(self._asked("/model_info").get("weight_version"))
 

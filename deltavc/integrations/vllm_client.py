@@ -41,6 +41,9 @@ class VLLM(Engine):
         if (copies := parallel.get("data_parallel_size", 1)) != 1:
             raise EngineUnfit(self.url, f"it has {copies} data-parallel copies, and only 1 is supported")
 
+    def is_paused(self) -> bool:
+        return bool(self._asked(self._http.get("/is_paused")).get("is_paused"))
+
     def label(self) -> str:
         return str(self._asked(self._http.get("/weight_info")).get("weight_version"))
 

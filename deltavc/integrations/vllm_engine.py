@@ -23,6 +23,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from deltavc.integrations.engines import Order
+from deltavc.integrations.engines_worker import let_go
 from deltavc.integrations.vllm import order_for
 
 
@@ -84,7 +85,8 @@ class DeltavcWeightTransferEngine(WeightTransferEngine[DeltavcInitInfo, DeltavcU
         """Nothing, as at the start."""
 
     def shutdown(self) -> None:
-        """Nothing: what is held is let go of with the model."""
+        """Let go of the weights and the repository."""
+        let_go(self.model)
 
     def _carry_out(self, action: Literal["move", "stage", "apply"], version: str, *, long_pause: bool) -> None:
         init = self._init

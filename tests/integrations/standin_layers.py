@@ -23,11 +23,21 @@ class Shape:
     kv_heads: int = 2
     layers: int = 1
     tied: bool = False
+    stages: int = 1
     size: int = 1
     rank: int = 0
+    stage: int = 0
 
-    def on(self, rank, size):
-        return replace(self, rank=rank, size=size)
+    def on(self, worker, workers):
+        """That of one of some workers: tensor-parallel ranks, of one pipeline stage after another."""
+        size = workers // self.stages
+        return replace(self, size=size, rank=worker % size, stage=worker // size)
+
+    def has(self, name):
+        """Whether the stage has a parameter: the embedding is in the first, norm and head in the last."""
+        if ".layers." in name:
+            return int(name.split(".")[2]) % self.stages == self.stage
+        return self.stage == (0 if "embed" in name else self.stages - 1)
 
     @property
     def kv_on_rank(self):
@@ -104,7 +114,7 @@ def expected(state, shape):
         found[f"{mlp}.down_proj.weight"] = columns(f"{mlp}.down_proj.weight")
         norm = f"model.layers.{layer}.input_layernorm.weight"
         found[norm] = state[norm]
-    return found
+    return {name: value for name, value in found.items() if shape.has(name)}
 
 
 def served(engine, shape, state):
@@ -121,6 +131,10 @@ def served(engine, shape, state):
             "gate_up_proj": ["gate_proj", "up_proj"],
         }
     model.lm_head = model.model.embed_tokens if shape.tied else ParallelLMHead(part)
+    for name, _ in [*model.named_parameters()]:
+        if not shape.has(name):
+            path = name.removesuffix(".weight").removesuffix(".bias")
+            model.set_submodule(path, torch.nn.Identity())  # as vLLM's PPMissingLayer is
     load(model, expected(state, shape))
     return model
 

@@ -88,6 +88,11 @@ class SGLangServer(Server):
         loaders = [] if self.state.get("plain") else [LOADER]
         return {"tp_size": len(self._workers), "dp_size": 1, "pp_size": 1, "custom_weight_loader": loaders}
 
+    def ready(self):
+        if self.state["paused"]:
+            raise Refused(503, "")
+        return ""
+
     def model_info(self):
         return {"weight_version": self.state["label"]}
 
@@ -139,6 +144,9 @@ class VLLMServer(Server):
         extension = "" if self.state.get("plain") else EXTENSION
         parallel = {"worker_extension_cls": extension, "data_parallel_size": 1}
         return {"vllm_config": {"parallel_config": parallel}}
+
+    def is_paused(self):
+        return {"is_paused": self.state["paused"] is not None}
 
     def weight_info(self):
         return {"weight_version": self.state["label"]}

@@ -23,7 +23,9 @@ def main(pipe, port, engine, shape, contract):
     """Do what comes through the pipe: the name of a method, and its arguments."""
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
-    dist.init_process_group("gloo", store=store, rank=shape.rank, world_size=shape.size, timeout=timedelta(seconds=60))
+    world = shape.size * shape.stages
+    rank = shape.stage * shape.size + shape.rank
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
     worker = {"sglang": SGLangWorker, "vllm": vllm_worker}[engine](shape, contract)
     with contextlib.suppress(EOFError):
         while True:
@@ -68,7 +70,7 @@ class SGLangWorker(Weights):
     def __init__(self, shape, contract):
         self._shape = shape
         self._model = served("sglang", shape, checkpoint(shape, 0))
-        _module("sglang.srt.distributed", get_tp_group=lambda: _group(shape.size), get_pp_group=lambda: _group(1))
+        module("sglang.srt.distributed", get_tp_group=lambda: _group(shape.size), get_pp_group=lambda: _group(1))
         from deltavc.integrations import sglang
 
         assert contract["hook_types"].count("AFTER") == 1
@@ -95,18 +97,22 @@ class SGLangWorker(Weights):
 
 def vllm_worker(shape, contract):
     """A worker of vLLM, with the extension among its bases as vLLM puts it there."""
-    _module("vllm.distributed.parallel_state", get_world_group=lambda: _group(shape.size))
-    base = _module("vllm.distributed.weight_transfer.base")
-    base.WeightTransferEngine = _engine_base(contract)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    module("vllm.distributed.parallel_state", get_world_group=lambda: _group(world))
+    base = module("vllm.distributed.weight_transfer.base")
+    base.WeightTransferEngine = engine_base(contract)
     base.WeightTransferInitInfo = base.WeightTransferUpdateInfo = type("Info", (), {})
     from deltavc.integrations.vllm import WorkerExtension
 
     class Worker(Weights):
         def __init__(self):
-            parallel = SimpleNamespace(rank=shape.rank, world_size=shape.size, data_parallel_size=1)
+            parallel = SimpleNamespace(rank=rank, world_size=world, data_parallel_size=1)
             self.vllm_config = SimpleNamespace(parallel_config=parallel, model_config=None)
             self._model = served("vllm", shape, checkpoint(shape, 0))
-            self._engine = None
+            from deltavc.integrations.vllm_engine import DeltavcWeightTransferEngine as Made
+
+            config = SimpleNamespace(backend="deltavc")
+            self._engine = Made(config, self.vllm_config, torch.device("cpu"), self._model)
 
         def get_model(self):
             return self._model
@@ -117,23 +123,20 @@ def vllm_worker(shape, contract):
             return getattr(self, method)(*args)
 
         def init_weight_transfer_engine(self, init_info):
-            from deltavc.integrations.vllm_engine import DeltavcWeightTransferEngine
-
-            if self._engine is None:
-                config = SimpleNamespace(backend="deltavc")
-                made = DeltavcWeightTransferEngine(config, self.vllm_config, torch.device("cpu"), self._model)
-                self._engine = made
             self._engine.init_transfer_engine(self._engine.parse_init_info(init_info))
 
         def update_weights(self, update_info):
             self._engine.update_weights(update_info)
+
+        def shutdown_weight_transfer_engine(self):
+            self._engine.shutdown()
 
     assert not {name for name in dir(WorkerExtension) if not name.startswith("__")} & {*contract["worker_attributes"]}
     Worker.__bases__ = (*Worker.__bases__, WorkerExtension)
     return Worker()
 
 
-def _engine_base(contract):
+def engine_base(contract):
     """The base class of weight-transfer engines, with the methods that were recorded."""
     from abc import ABC, abstractmethod
     from typing import Generic, TypeVar
@@ -159,7 +162,7 @@ def _group(size):
     return SimpleNamespace(world_size=size, cpu_group=dist.group.WORLD)
 
 
-def _module(path, **members):
+def module(path, **members):
     """A module of an engine that is not installed, with what deltavc imports of it."""
     parts = path.split(".")
     for end in range(1, len(parts) + 1):

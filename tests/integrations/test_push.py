@@ -17,6 +17,7 @@ from deltavc.errors import (
     WorkerFailed,
 )
 from deltavc.integrations.engines import Order
+from deltavc.integrations.engines_http import Http
 from deltavc.integrations.engines_push import push
 from deltavc.integrations.sglang_client import SGLang
 from deltavc.integrations.vllm_client import VLLM
@@ -24,6 +25,9 @@ from tests.integrations.standin_engine import engine
 from tests.integrations.standin_layers import Shape, checkpoint
 
 CLIENTS = {"sglang": SGLang, "vllm": VLLM}
+STAGES = Shape(layers=2, stages=2)
+"""A pipeline of two stages, of one worker each."""
+
 KV_ON_TWO = Shape(kv_heads=1, tied=True)
 """A key-value head that both ranks hold, and an embedding that is the head of the model too."""
 
@@ -31,7 +35,7 @@ KV_ON_TWO = Shape(kv_heads=1, tied=True)
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory):
     with deltavc.init(tmp_path_factory.mktemp("push") / "runs", db="sqlite://") as repo:
-        for branch, shape, first in (("main", Shape(), 0), ("tied", KV_ON_TWO, 10)):
+        for branch, shape, first in (("main", Shape(), 0), ("tied", KV_ON_TWO, 10), ("stages", STAGES, 20)):
             if branch != "main":
                 repo.branch(branch, "main")
             with repo.writer(branch) as writer:
@@ -52,9 +56,31 @@ def served(request, engines):
     return engines[request.param]
 
 
-def pushed(repo, ref, *served, at="step:0", timeout=20.0, running="requeue", **options):
-    clients = [CLIENTS[each.engine](each.url, 60) for each in served]
-    order = Order("stage", repo.url, timeout=timeout, **options)
+class _CutOff:
+    """A client whose network is gone as soon as the engine has swapped."""
+
+    def flush(self, running):
+        self._http = Http("http://127.0.0.1:1", 1)
+        super().flush(running)
+
+
+class _Interrupted:
+    """A client that is interrupted when its engine has swapped."""
+
+    def stamp(self, version):
+        if not getattr(self, "interrupted", False):
+            self.interrupted = True
+            raise KeyboardInterrupt
+        super().stamp(version)
+
+
+CUT_OFF = {name: type("CutOff", (_CutOff, client), {}) for name, client in CLIENTS.items()}
+INTERRUPTED = {name: type("Interrupted", (_Interrupted, client), {}) for name, client in CLIENTS.items()}
+
+
+def pushed(repo, ref, *served, at="step:0", timeout=20.0, running="requeue", clients=CLIENTS, **options):
+    clients = [clients[each.engine](each.url, 60) for each in served]
+    order = Order("stage", **{"repository": repo.url, "timeout": timeout} | options)
     return push(repo, ref, clients, order, at=at, running=running)
 
 
@@ -76,11 +102,14 @@ def test_a_push_forwards_and_back_is_exact_on_every_worker(repo, served):
     assert is_at(served, repo, 1)
 
 
-@pytest.mark.parametrize("name", ["sglang", "vllm"])
-def test_copied_heads_and_tied_embeddings_move_too(repo, name):
-    with engine(name, KV_ON_TWO) as served:
-        pushed(repo, "tied", served, at="tied@step:10")
-        assert is_at(served, repo, 3, "tied")
+@pytest.mark.parametrize(
+    ("name", "shape", "branch"),
+    [("sglang", KV_ON_TWO, "tied"), ("vllm", KV_ON_TWO, "tied"), ("vllm", STAGES, "stages")],
+)
+def test_copied_heads_tied_embeddings_and_pipelines_move_too(repo, name, shape, branch):
+    with engine(name, shape) as served:
+        pushed(repo, branch, served, at=f"{branch}~3")
+        assert is_at(served, repo, 3, branch)
 
 
 def test_nothing_waits_for_requests_before_all_have_staged(repo, engines):
@@ -130,6 +159,13 @@ def test_when_one_engine_cannot_finish_all_are_put_back(repo, engines):
     assert all(is_at(served, repo, 1) for served in engines.values())
 
 
+def test_an_interrupt_in_the_pause_puts_all_back(repo, engines):
+    pushed(repo, "step:1", *engines.values())
+    with pytest.raises(KeyboardInterrupt):
+        pushed(repo, "step:3", *engines.values(), clients=INTERRUPTED)
+    assert all(is_at(served, repo, 1) for served in engines.values())
+
+
 def test_a_worker_whose_weights_were_written_to_is_found_beside_serving(repo, served):
     pushed(repo, "step:1", served)
     served.do("spoil", "model.norm.weight", rank=1)
@@ -153,20 +189,36 @@ def test_a_worker_that_fails_in_the_pause_stops_that_engine_and_puts_the_others_
     assert is_at(sglang, repo, 1)
     assert vllm.state("paused")
     assert vllm.state("label") == repo.resolve("step:1")
+    with pytest.raises(WorkerFailed, match="unusable"):
+        pushed(repo, "step:3", sglang, vllm)
+    assert vllm.state("paused")
     pushed(repo, "step:3", sglang, vllm, long_pause=True)
     assert is_at(sglang, repo, 3)
     assert is_at(vllm, repo, 3)
 
 
-def test_a_push_that_was_killed_is_made_good_by_the_next(repo, engines):
-    sglang, vllm = engines.values()
-    client = SGLang(sglang.url)
-    client.pause("requeue")
-    client._http.post("/begin_weight_update", {"selector": "target"})
-    VLLM(vllm.url).pause("requeue")
-    pushed(repo, "step:2", sglang, vllm)
-    assert is_at(sglang, repo, 2)
-    assert is_at(vllm, repo, 2)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_push_that_was_killed_is_made_good_by_the_next(repo, engines, fails):
+    """Cut off when the engines had swapped, and not dropped their caches: none serves before they are dropped."""
+    pushed(repo, "step:1", *engines.values())
+    with pytest.raises(EngineStopped):
+        pushed(repo, "step:3", *engines.values(), clients=CUT_OFF)
+    for served in engines.values():
+        assert served.state("paused")
+        served.state("asked", [])
+    engines["sglang"].state("session", True)
+    if fails:
+        engines["vllm"].state("refuse", "/update_weight_version")
+        with pytest.raises(EngineRefused):
+            pushed(repo, "step:2", *engines.values())
+    else:
+        pushed(repo, "step:2", *engines.values())
+    for served in engines.values():
+        assert is_at(served, repo, 3 if fails else 2)
+        asked = [path for path, _ in served.state("asked")]
+        flushed = {"/flush_cache", "/reset_prefix_cache"}
+        assert {"/continue_generation", "/resume"} & {*asked} == {asked[-1]}
+        assert flushed & {*asked}
 
 
 @pytest.mark.parametrize("name", ["sglang", "vllm"])
@@ -186,8 +238,16 @@ def test_what_an_engine_was_not_started_with_is_told(repo, name):
                 pushed(repo, "main", served)
             served.state("without_plugin", 0)
         assert is_at(served, repo, 0)
-        served.do("change_directory", "/")
-        pushed(repo, "main", served)
+        served.do("change_directory", str(Path(repo.url).parent), rank=0)
+        with pytest.raises(WorkerFailed) as caught:
+            pushed(repo, "main", served, repository="runs")
+        assert (caught.value.rank, caught.value.failure) == (1, "no_repository")
+        with pytest.raises(WorkerFailed, match="staging memory"):
+            pushed(repo, "main", served, staging_bytes=64)
+        assert is_at(served, repo, 0)
+        pushed(repo, "step:1", served, long_pause=True)
+        assert is_at(served, repo, 1)
+        pushed(repo, "main", served, staging_bytes=1 << 20)
         assert is_at(served, repo, 3)
 
 
@@ -204,7 +264,7 @@ def test_an_engine_whose_worker_died_is_told_of(repo, name):
 def test_the_command_says_what_it_did_and_why_it_did_not(repo, engines):
     sglang, vllm = engines.values()
     options = ["--repo", repo.url, "--json"]
-    both = ["--sglang", sglang.url, "--vllm", vllm.url, "--timeout", "20"]
+    both = ["--sglang", sglang.url, "--vllm", vllm.url, "--timeout", "20s"]
     run = CliRunner().invoke
     result = run(main, ["push", "step:1", *both, "--at", "step:0", *options])
     assert result.exit_code == 0, result.output

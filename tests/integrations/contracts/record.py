@@ -53,6 +53,7 @@ def sglang(tree):
             "/flush_cache",
             "/update_weight_version",
             "/model_info",
+            "/ready",
             "/server_info",
         ),
         "layers": layers(tree, srt),
