@@ -12,12 +12,11 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
@@ -25,12 +24,12 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from deltavc.base import Keep
-from deltavc.change import Box, overlapping
 from deltavc.committing import PATIENCE
 from deltavc.errors import BadMetadata, BadState
 from deltavc.files import FileInput
 from deltavc.integrations import dcp_values
 from deltavc.integrations.dcp_ids import step_of, text_of
+from deltavc.integrations.dcp_plan import nesting, resolved, whole
 from deltavc.repo import Repo
 from deltavc.shard import Shard
 from deltavc.sharded.writer import GroupWriter
@@ -38,6 +37,8 @@ from deltavc.snapshots import DEFAULT_POLICY, SnapshotPolicy
 from deltavc.store.transfers import DEFAULT_MEMORY
 from deltavc.version import Version
 from deltavc.writer import Told, Writer
+
+_GROUP = "give the writer as group= what dcp is given as process_group="
 
 
 class DeltaWriter(StorageWriter):
@@ -133,16 +134,22 @@ class DeltaWriter(StorageWriter):
         if not kwargs.get("use_collectives", True):
             raise BadState("use_collectives=False makes checkpoints of single ranks: a version is of all ranks or none")
         self._coordinates, self._alone = is_coordinator, False
-        self._rank = kwargs.get("rank", 0 if is_coordinator else dist.get_rank(self._session.group))
+        here = 0 if is_coordinator else dist.get_rank(self._session.group)
+        self._rank = kwargs.get("rank", here)  # older releases of torch do not say
+        if self._rank != here:
+            raise BadState(f"this is rank {self._rank} of the save, and rank {here} of the writer's group: {_GROUP}")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         self._alone = len(plans) == 1
-        size = 1 if self._alone else dist.get_world_size(self._session.group)
-        if size != len(plans):
-            raise BadState(f"dcp saves on {len(plans)} ranks, and this writer's group has {size}: pass it as group=")
+        group = self._session.group
+        if not self._alone and (dist.get_world_size(group), dist.get_rank(group)) != (len(plans), self._rank):
+            size = dist.get_world_size(group)
+            raise BadState(
+                f"the save is of {len(plans)} ranks, and the writer's group of {size}, or of others: {_GROUP}"
+            )
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -152,11 +159,11 @@ class DeltaWriter(StorageWriter):
             told["step"] = step_of(self._checkpoint_id)
 
         def found() -> tuple[dict[str, Shard], dict[str, FileInput]]:
-            shards, values = _resolved(plan, planner)
+            shards, values = resolved(plan, planner)
             files = dict(told.get("files") or {})
             if values:
                 files[dcp_values.values_file(self._rank)] = dcp_values.body_of(values).getvalue()
-            if self._coordinates and (paths := dcp_values.paths_body(_nesting(planner))) is not None:
+            if self._coordinates and (paths := dcp_values.paths_body(nesting(planner))) is not None:
                 files[dcp_values.PATHS] = paths
             return shards, files
 
@@ -211,7 +218,7 @@ class _Session:
                 self.saved = writer.commit(shards, message, **(told | {"files": files}))
             else:
                 shards, files = find()
-                state = {name: _whole(name, shard) for name, shard in shards.items()}
+                state = {name: whole(name, shard) for name, shard in shards.items()}
                 self.saved = writer.commit(state, message, **(told | {"files": files}))
             return self.saved
 
@@ -233,59 +240,3 @@ class _Session:
             self._writer = self.repo.writer(self.branch, group=group, timeout=self.timeout, **self.options)
         assert self._writer is not None  # one of the two
         return self._writer
-
-
-def _resolved(plan: SavePlan, planner: SavePlanner) -> tuple[dict[str, Shard], dict[str, Any]]:
-    """The tensors and the other values that a plan is to write, by name.
-
-    Raises:
-        BadState: something in it cannot be committed.
-    """
-    parts: dict[str, list[Shard]] = {}
-    values: dict[str, Any] = {}
-    for item in plan.items:
-        name, found = item.index.fqn, planner.resolve_data(item)
-        if not isinstance(found, Tensor):
-            values[name] = dcp_values.value_of(name, found)
-            continue
-        if item.tensor_data is None:
-            raise BadState("is a tensor, and was planned as another value", name)
-        chunk = item.tensor_data.chunk
-        if found.shape != chunk.sizes:
-            raise BadState(f"is of shape {list(found.shape)}, where {list(chunk.sizes)} was planned", name)
-        parts.setdefault(name, []).append(Shard(found.detach(), tuple(item.tensor_data.size), tuple(chunk.offsets)))
-    return {name: _joined(name, shards) for name, shards in parts.items()}, values
-
-
-def _joined(name: str, shards: Sequence[Shard]) -> Shard:
-    """The parts of one tensor that a rank writes, as one part.
-
-    Raises:
-        BadState: they make up no box.
-    """
-    full = [shard for shard in shards if shard.tensor.numel()] or shards[:1]
-    if len(full) == 1:
-        return full[0]
-    boxes = [Box(shard.offsets, tuple(shard.tensor.shape)) for shard in full]
-    starts = tuple(map(min, zip(*(box.offsets for box in boxes), strict=True)))
-    ends = map(max, zip(*(map(sum, zip(box.offsets, box.lengths, strict=True)) for box in boxes), strict=True))
-    around = Box(starts, tuple(end - start for start, end in zip(starts, ends, strict=True)))
-    if overlapping(boxes) is not None or sum(box.num_lanes for box in boxes) != around.num_lanes:
-        raise BadState(f"is written by one rank in {len(boxes)} parts that make up no box", name)
-    joined = full[0].tensor.new_empty(around.lengths)
-    for shard, box in zip(full, boxes, strict=True):
-        joined[box.within(around).index].copy_(shard.tensor)
-    return Shard(joined, full[0].global_shape, starts)
-
-
-def _whole(name: str, shard: Shard) -> Tensor:
-    """All of a tensor, as one process has it. Raises BadState where it has a part only."""
-    if tuple(shard.tensor.shape) != shard.global_shape:
-        part = f"{list(shard.tensor.shape)} of {list(shard.global_shape)}"
-        raise BadState(f"is held in part, {part}: save on all ranks that hold the rest, and without no_dist", name)
-    return shard.tensor
-
-
-def _nesting(planner: SavePlanner) -> Any:
-    """How names are nested, as planners that derive from dcp's own know it on the coordinator."""
-    return getattr(getattr(planner, "metadata", None), "planner_data", None)

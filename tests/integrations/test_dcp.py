@@ -28,6 +28,7 @@ from deltavc.errors import (
 )
 from deltavc.integrations.dcp import DeltaReader, DeltaWriter
 from deltavc.integrations.dcp_ids import step_of
+from deltavc.integrations.dcp_plan import joined, whole
 from tests.states import of_every_dtype, random_bits, same, stepped
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
@@ -253,25 +254,21 @@ def test_damage_is_an_error_and_not_weights(repo, writer, tmp_path):
     dcp.load(state, storage_reader=DeltaReader(repo))
 
 
-def test_one_process_does_not_save_its_part_as_the_whole(repo, writer):
-    from torch.distributed.checkpoint.planner import SavePlan
-
-    from deltavc import Shard
-    from deltavc.integrations.dcp_writer import _joined, _whole
-
+def test_parts_that_one_rank_writes_are_put_together_or_refused():
     rows = torch.arange(12.0).reshape(4, 3)
-    parts = [Shard(rows[2:3], (4, 3), (2, 0)), Shard(rows[3:], (4, 3), (3, 0)), Shard(rows[4:], (4, 3), (4, 0))]
-    joined = _joined("a", parts)
-    assert joined.offsets == (2, 0)
-    assert torch.equal(joined.tensor, rows[2:])
+    parts = [deltavc.Shard(rows[at:end], (4, 3), (at, 0)) for at, end in ((2, 3), (3, 4), (4, 4))]
+    part = joined("a", parts)
+    assert part.offsets == (2, 0)
+    assert torch.equal(part.tensor, rows[2:])
     with pytest.raises(BadState, match="no_dist"):
-        _whole("a", joined)
+        whole("a", part)
     with pytest.raises(BadState, match="no box"):
-        _joined("a", [Shard(rows[:1], (4, 3), (0, 0)), parts[1]])
-    writer.set_up_storage_writer(True, rank=0)
-    assert writer.prepare_global_plan([SavePlan([])]) == [SavePlan([])]
+        joined("a", [deltavc.Shard(rows[:1], (4, 3), (0, 0)), parts[1]])
+
+
+def test_a_save_of_single_ranks_is_refused(repo, writer):
     with pytest.raises(BadState, match="use_collectives"):
-        writer.set_up_storage_writer(True, rank=0, use_collectives=False)
+        dcp.save({"a": torch.ones(3)}, storage_writer=writer, use_collectives=False)
 
 
 @pytest.fixture

@@ -418,4 +418,4 @@ def test_a_writer_of_another_group_than_that_of_the_save_is_refused(repo):
     first, second, _ = in_ranks(3, within, repo.url, True)
     assert first == second == repo.resolve("main")
     for found in in_ranks(3, within, repo.url, False)[:2]:
-        assert "pass it as group=" in found[0]
+        assert "the writer as group=" in found[0]
