@@ -43,7 +43,8 @@ def run_to_the_end(search: Search, command: Sequence[str], directory: str | None
             with search.changing() as now:
                 if now.id != session.id:
                     raise NotBisecting("the search was begun anew in another shell")
-                session = search.keep(now.marking(evaluation.verdict, [evaluation.version.id]))
+                session = search.ready(now.marking(evaluation.verdict, [evaluation.version.id]))
+                search.journal.write(session)
             evaluations.append(evaluation)
             found = search.standing(session)
     search.conclude(session, found, evaluations)

@@ -75,7 +75,8 @@ class Search:
                 if session.current is None:
                     raise click.UsageError("no version is being tried; name the one that you mean")
                 versions = [session.current]
-            session = self.keep(session.marking(verdict, versions))
+            session = self.ready(session.marking(verdict, versions))
+            self.journal.write(session)
         self.tell(session)
 
     def log(self) -> None:
@@ -138,17 +139,15 @@ class Search:
             raise NotBisecting(bisecting.waiting(session.marks))
         return self.bisector.standing(session.marks)
 
-    def keep(self, session: Session) -> Session:
-        """Keep a search, with what is to be tried next; if its marks cannot be so, what was kept stays."""
+    def ready(self, session: Session) -> Session:
+        """A search with what is to be tried next. Raises MarksContradict, BadMergeBase: its marks cannot be so."""
         from deltavc.bisect.search import Try
 
         current = None
         if session.marks.bad is not None and session.marks.good:
             choice = self.standing(session).choice
             current = choice.version if isinstance(choice, Try) else None
-        session = replace(session, current=current)
-        self.journal.write(session)
-        return session
+        return replace(session, current=current)
 
     def tell(self, session: Session, evaluations: Sequence[Evaluation] = ()) -> None:
         """Say where a search stands, and bring the version that is to be tried to its directory."""
@@ -207,8 +206,9 @@ class Search:
         session = Session(directory=None if directory is None else str(Path(directory).absolute()))
         for verdict, versions in marks:
             session = session.marking(verdict, versions)
+        session = self.ready(session)
         with self.journal.locked():
-            session = self.keep(session)
+            self.journal.write(session)
         self.tell(session)
 
     def _resolve(self, verdict: Verdict, refs: Sequence[str]) -> list[str]:
