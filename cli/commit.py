@@ -35,6 +35,7 @@ def _metrics(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 @click.option("--codec", help="For every tensor, instead of the one that gives the fewest bytes.")
 @click.option("--dtype", help="Cast floating tensors as they are read: bfloat16.")
 @click.option("--snapshot/--no-snapshot", default=None, help="Whether to store a snapshot beside the delta.")
+@click.option("--orphan", is_flag=True, help="Begin a branch that is not there, or was deleted: without parents.")
 @click.option("--partial", is_flag=True, help="Tensors that PATH lacks are unchanged, instead of dropped.")
 @pass_repo
 def commit(
@@ -51,6 +52,7 @@ def commit(
     codec: str | None,
     dtype: str | None,
     snapshot: bool | None,
+    orphan: bool,
     partial: bool,
 ) -> None:
     """Commit the checkpoint at PATH to a branch.
@@ -73,6 +75,7 @@ def commit(
             author=author,
             codec=codec,
             dtype=dtype,
+            parents=() if orphan else None,
             snapshot=snapshot,
             partial=partial,
         )

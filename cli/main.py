@@ -14,12 +14,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import click
+try:
+    import click
 
-import deltavc
+    import deltavc
 
-from . import failures, interrupts
-from .options import Settings, repo_options
+    from . import failures, interrupts
+    from .options import Settings, repo_options
+except KeyboardInterrupt:  # nothing has begun, so there is nothing to tell
+    raise SystemExit(130) from None
 
 COMMANDS = (
     "init",
@@ -30,8 +33,8 @@ COMMANDS = (
     "log",
     "show",
     "diff",
-    "branch",
     "bisect",
+    "branch",
     "tag",
     "rollback",
     "reflog",

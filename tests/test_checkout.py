@@ -209,6 +209,16 @@ def files_below(directory):
     return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
 
+def test_a_checkout_never_goes_into_a_repository(repo, tmp_path):
+    repo.commit({"w": torch.ones(3)}, files={"deltavc.json": b"another"})
+    before = files_below(tmp_path / "repo" / "packs"), (tmp_path / "repo" / "deltavc.json").read_bytes()
+    for overwrite in (False, True):
+        with pytest.raises(BadCheckpoint, match="is a repository"):
+            repo.checkout(path=tmp_path / "repo", overwrite=overwrite)
+    assert before == (files_below(tmp_path / "repo" / "packs"), (tmp_path / "repo" / "deltavc.json").read_bytes())
+    assert not (tmp_path / "repo" / "model.safetensors").exists()
+
+
 def test_a_directory_comes_back_file_by_file(repo, tmp_path):
     dtypes = [dtype for dtype in states.DTYPES if dtype != "complex128"]
     state = {f"t{number}": states.random_bits(dtype, (4, 6), number) for number, dtype in enumerate(dtypes)}

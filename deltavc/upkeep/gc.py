@@ -12,6 +12,7 @@ What makes this safe beside writers is written down in docs/decisions/0007-clean
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 
 from deltavc.access import Access
 from deltavc.durations import duration
-from deltavc.errors import CleanUpRefused, GraceTooShort, MissingObject
+from deltavc.errors import CleanUpRefused, GraceTooShort, MissingObject, ObjectMissing
 from deltavc.lineage import choosing, contents
 from deltavc.lineage.bucket import edge_of, read_edge, read_version
 from deltavc.lineage.records import DROPS, EDGES, edge_key, version_key
@@ -144,10 +145,16 @@ class _Sweep:
 
     def delete(self, doomed: list[ObjectInfo]) -> None:
         """Delete objects, in any order: none of them is needed by anything."""
-        deleted = self.access.transfers.ahead(doomed, lambda item: self.access.store.delete(item.key), lambda _: 0, 0)
+        deleted = self.access.transfers.ahead(doomed, self._delete, lambda _: 0, 0)
         for number, _ in enumerate(deleted, 1):
             self.show("deleting", number, len(doomed))
         log.info("deleted %d objects", len(doomed))
+
+    def _delete(self, item: ObjectInfo) -> None:
+        """Delete an object, unless it was put again since it was listed, as a copy from another repository does."""
+        with contextlib.suppress(ObjectMissing):
+            if self.access.store.stat(item.key).modified <= item.modified + _TICK:
+                self.access.store.delete(item.key)
 
     def _named_packs(self, there: Collection[str]) -> set[str]:
         """Keys of the packs that edges name which were not dropped, or so lately that somebody may be reading them.
@@ -195,7 +202,8 @@ class _Sweep:
             if version not in reached:
                 raise CleanUpRefused(
                     f"branch {branch!r} is at version {version}, whose weights cannot be reached; "
-                    "`deltavc expire` makes up for what was dropped at the same time as the branch went there"
+                    "`deltavc expire` makes up for what was dropped at the same time as the branch went there; "
+                    "where they are lost, begin the branch anew (`deltavc commit --orphan`)"
                 )
         for version in stranded(self.access, tags.values() if self.keep_tagged else (), reached):
             raise CleanUpRefused(f"a tag is at version {version}, and edges to it were dropped; run `deltavc expire`")

@@ -30,6 +30,9 @@ from deltavc.weights.tensorfile import MAX_HEADER, lay_out
 Laid = tuple[bytes, dict[str, int], int]
 """What `tensorfile.lay_out` gives: first bytes, offsets of tensors, size."""
 
+_MARKER = "deltavc.json"
+"""A repository has an object of this name."""
+
 GATHERED_BYTES = 64 << 20
 """How much of a tensor that is on a device, or not contiguous, is gathered at a time."""
 
@@ -64,8 +67,8 @@ def write_checkpoint(
         The files written, weights first.
 
     Raises:
-        BadCheckpoint: the directory is not empty, a tensor that the format cannot hold (all are listed), a file name
-            that is not fit, a damaged `source`; before anything is written.
+        BadCheckpoint: the directory is not empty, or is a repository; a tensor that the format cannot hold (all are
+            listed), a file name that is not fit, a damaged `source`; before anything is written.
         LayoutMismatch: a tensor that is missing or not as the layout says.
         StoreFull, StoreDenied: the disk is full; the directory may not be written to.
     """
@@ -116,6 +119,9 @@ def _check_directory(directory: Path, overwrite: bool) -> None:
         raise BadCheckpoint(str(directory), "is not a directory; checkpoints are written into one")
     with reported(directory):
         occupied = any(directory.iterdir())
+        repository = (directory / _MARKER).exists()
+    if repository:
+        raise BadCheckpoint(str(directory), "is a repository; name a directory of its own for the checkpoint")
     if occupied and not overwrite:
         raise BadCheckpoint(str(directory), "is not empty; name an empty or new directory, or ask to overwrite it")
 

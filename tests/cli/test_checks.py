@@ -2,6 +2,8 @@
 
 import pytest
 
+import deltavc
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
@@ -81,6 +83,28 @@ def test_audit_tells_all_on_a_page(run, project):
     found = run("audit", "main@{1}", "--json").json
     assert found["contained_in"] == []
     assert [move["what"] for move in found["moves"]] == ["to", "away"]
+
+
+def test_a_branch_whose_only_snapshot_is_lost_goes_on_from_a_checkpoint(run, project):
+    with deltavc.open(project) as repo:
+        lost = {edge.packs[0].key for version in repo.log() for edge in repo.edges(version.id) if edge.base is None}
+    for key in lost:
+        (project / key).unlink()
+    run("commit", "step4", code=20)
+    run("fsck", "--full", "--repair", code=20)
+    assert "no_path" in run("commit", "step4", "--json", code=1).stderr
+    assert "cannot be reached" in run("gc", "--yes", code=1).stderr
+    run("branch", "-d", "main")
+    run("commit", "step4", "--orphan", "-m", "from a checkpoint")
+    run("verify")
+    run("policy", "--keep-last", 1)
+    run("expire", "--yes")
+    run("gc", "--yes")
+    assert run("fsck", "--full").stdout.endswith("no problems\n")
+    run("commit", "step3")
+    assert len(run("log", "--json").json) == 2
+    assert len(run("log", "--all", "--json").json) == 5
+    run("commit", "step3", "--orphan", code=11)
 
 
 def test_weights_that_the_policy_gave_up_are_no_damage(run, project):

@@ -82,6 +82,20 @@ def test_ctrl_c_is_130_and_commits_nothing(project, run, json):
     assert len(run("log", "--all", "--json").json) == 3
 
 
+def test_ctrl_c_before_a_command_has_begun_says_nothing():
+    program = """
+import signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from deltavc.cli.main import main
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_ctrl_c_while_a_module_loads_is_raised_after_it(tmp_path, monkeypatch):
     """A module that throws an interrupt away, as C code in torch and numpy does."""
     module = (
