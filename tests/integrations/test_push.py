@@ -221,23 +221,31 @@ def test_a_push_that_was_killed_is_made_good_by_the_next(repo, engines, fails):
         assert flushed & {*asked}
 
 
-@pytest.mark.parametrize("name", ["sglang", "vllm"])
-def test_what_an_engine_was_not_started_with_is_told(repo, name):
-    with engine(name) as served:
-        served.state("plain", True)
-        with pytest.raises(EngineUnfit, match="started without"):
-            pushed(repo, "main", served)
-        served.state("plain", 0)
+def test_what_an_engine_was_not_started_with_is_told(repo, engines, served):
+    served.state("plain", True)
+    with pytest.raises(EngineUnfit, match="started without"):
+        pushed(repo, "main", *engines.values())
+    served.state("plain", 0)
+    engines["sglang"].state("without_plugin", True)
+    with pytest.raises(EngineUnfit, match="plugin"):
+        pushed(repo, "main", *engines.values())
+    engines["sglang"].state("without_plugin", 0)
+    assert all(served.state("paused") is None for served in engines.values())
+
+
+def test_weights_that_are_not_shown_to_be_a_version_are_not_moved(repo):
+    with engine("sglang") as served:
         with pytest.raises(EngineVersionUnknown, match="default"):
             pushed(repo, "main", served, at=None)
         with pytest.raises(WorkerFailed, match="not those of version"):
             pushed(repo, "main", served, at="step:2")
-        if name == "sglang":
-            served.state("without_plugin", True)
-            with pytest.raises(EngineUnfit, match="plugin"):
-                pushed(repo, "main", served)
-            served.state("without_plugin", 0)
         assert is_at(served, repo, 0)
+        pushed(repo, "main", served)
+        assert is_at(served, repo, 3)
+
+
+def test_one_worker_that_cannot_stage_keeps_all_from_moving(repo):
+    with engine("vllm") as served:
         served.do("change_directory", str(Path(repo.url).parent), rank=0)
         with pytest.raises(WorkerFailed) as caught:
             pushed(repo, "main", served, repository="runs")
