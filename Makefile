@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo live sharded test test-long bench lint clean
+.PHONY: demo live sharded docs test test-long bench lint clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py
@@ -12,6 +12,9 @@ live: .venv/ready
 
 sharded: .venv/ready
 	$(BIN)/python examples/sharded.py
+
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile -m "not long" -q

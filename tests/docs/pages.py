@@ -1,7 +1,12 @@
 """The pages of the documentation, and what stands in them."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
+
+from click.testing import CliRunner
+from deltavc.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,6 +36,16 @@ def steps(page):
                 else:
                     found[-1][2].append(line)
     return found
+
+
+def answer(command):
+    """Run a command line: the exit code, and what it prints on stdout and on stderr. Here, if it needs no shell."""
+    program, *words = shlex.split(command)
+    if program == "deltavc" and not any(sign in command for sign in ("|", "$(", " > ", "--run")):
+        done = CliRunner().invoke(main, words)
+        return done.exit_code, done.stdout, done.stderr
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout, ran.stderr
 
 
 def general(line, folder):

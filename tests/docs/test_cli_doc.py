@@ -5,29 +5,16 @@ Those that a shell has work to do for are run by one. The others run here, which
 
 import os
 import re
-import shlex
-import subprocess
 import sysconfig
 
 import pytest
-from click.testing import CliRunner
-from deltavc.cli.main import COMMANDS, main
+from deltavc.cli.main import COMMANDS
 
 from tests.cli.samples import write_checkpoints
-from tests.docs.pages import ROOT, general, steps
+from tests.docs.pages import ROOT, answer, general, steps
 
 EXAMPLES = [(command, lines) for _, command, lines in steps(ROOT / "docs/cli.md")]
 """Every command of the page, in order, with the lines that it is shown to print."""
-
-
-def answer(command):
-    """Run a command line: the exit code, and what it prints on stdout and on stderr."""
-    program, *words = shlex.split(command)
-    if program == "deltavc" and not any(sign in command for sign in ("|", "$(", " > ", "--run")):
-        done = CliRunner().invoke(main, words)
-        return done.exit_code, done.stdout, done.stderr
-    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    return ran.returncode, ran.stdout, ran.stderr
 
 
 @pytest.fixture

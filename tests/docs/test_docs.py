@@ -83,7 +83,8 @@ def commands(page):
     text = page.read_text()
     in_blocks = "\n".join(code for language in ("sh", "console") for _, code in blocks(page, language))
     inline = re.findall(r"`(deltavc [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-    found = re.findall(r"^(?:\$ )?(deltavc .+)$", re.sub(r"\\\n\s*", " ", in_blocks), flags=re.MULTILINE)
+    in_blocks += "\n" + "\n".join(re.findall(r"^(?<=\n\n)(?: {4}.*\n)+", prose(page), flags=re.MULTILINE))
+    found = re.findall(r"^(?:\$ | {4})?(deltavc .+)$", re.sub(r"\\\n\s*", " ", in_blocks), flags=re.MULTILINE)
     return [command.replace("\n", " ") for command in [*inline, *found]]
 
 
