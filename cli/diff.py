@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 @click.argument("a")
 @click.argument("b")
 @click.option("--all", "everything", is_flag=True, help="List what is unchanged too.")
-@click.option(
-    "--by-layer", is_flag=True, help="Sum tensors up by layer, such as model.layers.3."
-)
+@click.option("--by-layer", is_flag=True, help="Sum tensors up by layer, such as model.layers.3.")
 @pass_repo
 def diff(repo: Repo, out: Output, a: str, b: str, everything: bool, by_layer: bool) -> None:
     """Compare versions A and B, tensor by tensor.
