@@ -89,10 +89,10 @@ OPERATIONS = {
 
 
 def attempt(operation, repo):
-    """Run it; the error of ours that it ends with, or None. Any other is a fault."""
+    """Run it; the error of ours, or the interrupt, that it ends with, or None. Any other is a fault."""
     try:
         operation.run(repo)
-    except deltavc.DeltavcError as error:
+    except (deltavc.DeltavcError, KeyboardInterrupt) as error:
         return error
     return None
 
