@@ -42,7 +42,7 @@ Rule = Callable[[Mapping[str, float]], object]
 """Tells from the metrics logged at a step whether the run has gone bad."""
 
 RESUMING = "deltavc-resume"
-"""The folder in a trainer's output directory that `checkpoint` writes to; it is gone after the first step."""
+"""The folder that `checkpoint` writes to unless it is told another; it is gone after the first step."""
 
 _TOLD = 8
 """Metrics that the reason for a rollback tells; all of them are with the step."""
@@ -128,9 +128,9 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
         Args:
             ref: a branch, `step:N`, a tag: any ref. None: where the branch is, and nothing to resume if there is none.
-            path: an empty or new directory, which stays. None: a folder in the output directory of the trainer that
-                the callback was given to; it is deleted after the first step. Of many processes, all call this, and
-                have to see the directory.
+            path: an empty or new directory, which stays. None: a folder in the trainer's output directory, or in the
+                current one if the callback was added to a trainer after that was made; it is deleted after the first
+                step. Of many processes, all call this, and have to see the directory.
 
         Returns:
             The directory; None where there is nothing to resume.
@@ -141,9 +141,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             NoPath, Corruption: the version cannot be checked out.
         """
         self._abandon()
-        if path is None and self._args is None:
-            raise ValueError("which output directory? give path=, or make the trainer with this callback first")
-        folder = Path(self._args.output_dir, RESUMING) if path is None else Path(path)
+        folder = Path("." if self._args is None else self._args.output_dir, RESUMING) if path is None else Path(path)
         found = by_the_first(lambda: self._prepare(ref, folder, ours=path is None))
         self._folder = folder if found and path is None else None
         return str(folder) if found else None

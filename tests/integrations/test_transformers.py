@@ -314,16 +314,23 @@ def test_batches_that_would_not_come_again_are_told_of(tmp_path, caplog):
         assert [record.getMessage()[:20] for record in caplog.records] == ["random numbers are d"]
 
 
-def test_a_checkpoint_may_be_written_anywhere(never_killed, tmp_path):
-    _, _, callback = never_killed
-    path = callback.checkpoint("step:8", tmp_path / "step8")
-    assert {"model.safetensors", "optimizer.pt", "trainer_state.json"} <= set(os.listdir(path))
-    callback.repo.rollback("main", to="main@{1}")
+def test_a_checkpoint_may_be_written_anywhere(never_killed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with deltavc.init("memory://anywhere") as repo:
+        run("out", DeltavcCallback(repo, state_every=4), {7: crash})
+        assert DeltavcCallback(repo).checkpoint("step:5", tmp_path / "step5") == str(tmp_path / "step5")
+        assert {"model.safetensors", "optimizer.pt", "trainer_state.json"} <= set(os.listdir("step5"))
+        repo.rollback("main", to="main@{1}")
+
+        callback = DeltavcCallback(repo)
+        trainer = make_trainer("out")
+        trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=callback.checkpoint())
+        check_same_run(trainer, repo, never_killed)
+        assert not os.path.exists("deltavc-resume")
 
 
 def test_the_callback_refuses_what_makes_no_sense():
     for told in ({"every": 0}, {"state_every": 0}, {"max_rollbacks": 0}, {"on_error": "ignore"}):
         with pytest.raises(ValueError, match=next(iter(told))):
             DeltavcCallback("unused", **told)
-    with pytest.raises(ValueError, match="path="):
-        DeltavcCallback("unused").checkpoint()

@@ -44,16 +44,21 @@ def told(folder):
     return {"output_dir": str(folder), "max_steps": 6, "learning_rate": 1e-2, "logging_steps": 1, **quiet}
 
 
-def grpo(folder, *callbacks):
+def grpo(folder, *callbacks, **more):
     sizes = {"per_device_train_batch_size": 4, "num_generations": 2, "max_completion_length": 6}
     return GRPOTrainer(
         model=llama(),
         reward_funcs=ones,
-        args=GRPOConfig(save_strategy="no", **sizes, **told(folder)),
+        args=GRPOConfig(save_strategy="no", **sizes, **told(folder), **more),
         train_dataset=Dataset.from_list([{"prompt": f"w{number} w{number + 1}"} for number in range(2, 14)]),
         processing_class=tokenizer(),
         callbacks=list(callbacks),
     )
+
+
+def reusing(folder, *callbacks):
+    """Each generation is used for two steps."""
+    return grpo(folder, *callbacks, num_iterations=2)
 
 
 def sft(folder, *callbacks):
@@ -82,7 +87,11 @@ def fingerprints(repo):
 
 @pytest.mark.parametrize(
     ("make", "metric"),
-    [pytest.param(grpo, "reward", id="grpo"), pytest.param(sft, "loss", id="sft", marks=pytest.mark.long)],
+    [
+        (grpo, "reward"),
+        pytest.param(reusing, "loss", marks=pytest.mark.long),
+        pytest.param(sft, "loss", marks=pytest.mark.long),
+    ],
 )
 def test_every_step_is_a_version_and_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, make, metric):
     name = f"memory://{make.__name__}"
