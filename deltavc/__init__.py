@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deltavc import bindings
     from deltavc.diff import Diff, TensorDiff
     from deltavc.following import Follower, Moved
+    from deltavc.interchange.copying import Copied, copy
     from deltavc.interchange.export import export
     from deltavc.interchange.export_deltas import Exported, export_deltas
     from deltavc.interchange.import_deltas import import_deltas
@@ -45,6 +46,7 @@ __all__ = [
     "Applied",
     "Bounds",
     "Checkout",
+    "Copied",
     "DeltavcError",
     "Diff",
     "Exported",
@@ -62,6 +64,7 @@ __all__ = [
     "Version",
     "Writer",
     "bindings",
+    "copy",
     "export",
     "export_deltas",
     "import_checkpoints",
@@ -89,7 +92,9 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Version": ("deltavc.version", "Version"),
     "Writer": ("deltavc.writer", "Writer"),
     "bindings": ("deltavc.bindings", None),
+    "Copied": ("deltavc.interchange.copying", "Copied"),
     "Exported": ("deltavc.interchange.export_deltas", "Exported"),
+    "copy": ("deltavc.interchange.copying", "copy"),
     "export": ("deltavc.interchange.export", "export"),
     "export_deltas": ("deltavc.interchange.export_deltas", "export_deltas"),
     "import_deltas": ("deltavc.interchange.import_deltas", "import_deltas"),

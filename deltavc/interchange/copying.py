@@ -129,8 +129,8 @@ def copy(
         refs_to_be = tuple(_copied(entry, there[ref]) for ref, entry in heads.items())
         return Copied(target.url, True, refs_to_be, *_totals(found))
     while found:
-        run.carry(found)
-        if (again := run.look()) == found:
+        carried = run.carry(found)
+        if (again := run.look()) == found and carried:
             raise StoreUnavailable(target.url, "copy", "what was stored there is not listed afterwards")
         found = again
     moved = tuple(run.move(entry, there[ref], target) for ref, entry in heads.items())
@@ -202,19 +202,19 @@ class _Run:
         self._looked = self._other.freshness.mark()
         return missing(self._wanted, stock(self._other.store), self._other.store, self._settled)
 
-    def carry(self, found: list[Missing]) -> None:
-        """Store what is missing, in groups, or some of it: as long as what was seen there is fresh.
+    def carry(self, found: list[Missing]) -> bool:
+        """Store what is missing, in groups, as long as what was seen there is fresh; whether anything was stored.
 
         Raises:
             TooLate: a group took too long.
         """
         total = sum(part.nbytes for part in found)
         done = 0
-        for group in _groups(found):
+        for number, group in enumerate(_groups(found)):
             try:
                 self._other.freshness.check(self._looked, "")
             except TooLate:
-                return
+                return number > 0
             mark = self._other.freshness.mark()
             objects = {kept.key: (kept, part.version) for part in group for kept in part.objects}
             carried = self._other.transfers.ahead(
@@ -236,6 +236,7 @@ class _Run:
             self.num_objects += len(objects)
             self.nbytes += sum(kept.nbytes for kept, _ in objects.values())
             log.info("copied %d versions, %d bytes", self.num_versions, self.nbytes)
+        return True
 
     def move(self, entry: RefEntry, there: RefEntry | None, target: Repo) -> CopiedRef:
         """Let a ref there follow the one here. Raises NoPath, BranchMoved, CommitInDoubt."""

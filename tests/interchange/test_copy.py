@@ -2,16 +2,28 @@
 
 import itertools
 import random
+import threading
+import time
 
 import pytest
 import torch
 
 import deltavc
 from deltavc import Bounds, Policy, SnapshotPolicy
-from deltavc.errors import CorruptObject, DeltavcError, HistoriesDiffer, MissingObject, NoPath, RefExists, UnknownRef
+from deltavc.errors import (
+    CorruptObject,
+    DeltavcError,
+    HistoriesDiffer,
+    MissingObject,
+    NoPath,
+    RefExists,
+    TooLate,
+    UnknownRef,
+)
 from deltavc.store.objects import open_store
-from tests.faults import WRITES, faulty
+from tests.faults import WRITES, FaultyStore
 from tests.states import generator, same
+from tests.upkeep.stores import ClockedStore, opened
 
 NUMBERS = itertools.count()
 
@@ -51,7 +63,7 @@ def target():
 
 def check(source, target, refs=("main", "other", "good")):
     """What refs lead to is the same in both, and whole, as somebody sees who only has the target."""
-    with deltavc.open(target.url, db="sqlite://") as anew:
+    with opened(target._store) as anew:
         for ref in refs:
             assert anew.resolve(ref) == source.resolve(ref)
             assert [version.id for version in anew.log(ref)] == [version.id for version in source.log(ref)]
@@ -137,22 +149,18 @@ def test_a_copy_of_a_copy_is_told_to_be_the_same(source, target):
     assert source.version().step == 8
 
 
-def test_it_goes_on_after_a_failure_at_any_write_and_a_ref_never_leads_to_what_is_not_there(source, monkeypatch):
-    for nth in itertools.count(1, 5):
-        for how in ("before", "after"):
-            store = faulty(memory())
-            with monkeypatch.context() as patch:
-                patch.setattr("deltavc.opening.open_store", lambda *_, store=store: store)
-                target = deltavc.init(store.url)
-            with target, store.failing(nth, how, names=WRITES) as fired:
+def test_it_goes_on_after_a_failure_at_any_write_and_a_ref_never_leads_to_what_is_not_there(source):
+    for nth in itertools.count(1, 9):
+        store = FaultyStore(ClockedStore())
+        with opened(store) as target:
+            with store.failing(nth, "before" if nth % 2 else "after", names=WRITES) as fired:
                 try:
                     deltavc.copy(source, target)
                 except DeltavcError:
                     assert fired
-                for branch in target.branches():
-                    check(source, target, [branch])
-                deltavc.copy(source, target)
-                check(source, target)
+            check(source, target, [*target.branches(), *target.tags()])
+            deltavc.copy(source, target)
+            check(source, target)
         if not fired:
             break
     assert nth > 40
@@ -160,9 +168,8 @@ def test_it_goes_on_after_a_failure_at_any_write_and_a_ref_never_leads_to_what_i
 
 def test_an_interrupted_copy_carries_little_again(source, monkeypatch):
     monkeypatch.setattr("deltavc.interchange.copying.GROUP_VERSIONS", 2)
-    store = faulty(memory())
-    monkeypatch.setattr("deltavc.opening.open_store", lambda *_: store)
-    with deltavc.init(store.url) as target:
+    store = FaultyStore(ClockedStore())
+    with opened(store) as target:
         with store.failing(50, KeyboardInterrupt(), names=WRITES), pytest.raises(KeyboardInterrupt):
             deltavc.copy(source, target)
         assert target.branches() == {}
@@ -231,24 +238,47 @@ def test_what_the_targets_policy_gave_up_stays_given_up_unless_it_is_needed(sour
     check(source, target, ["main", "other"])
 
 
-def test_edges_of_an_interrupted_copy_that_clean_up_dropped_come_again(source, monkeypatch):
-    store = faulty(memory())
-    with monkeypatch.context() as patch:
-        patch.setattr("deltavc.opening.open_store", lambda *_: store)
-        target = deltavc.init(store.url)
-    with target:
+def test_an_interrupted_copy_that_clean_up_took_for_given_up_comes_again(source):
+    store = FaultyStore(clocked := ClockedStore())
+    with opened(store) as target:
         with store.down(names=("create",)), pytest.raises(DeltavcError):
             deltavc.copy(source, target)  # all is there but the refs
-        from deltavc.lineage.bucket import read_edges
-        from deltavc.lineage.drops import UNCOMMITTED, DropRecord
-
-        for version in source.log("main"):
-            for edge in read_edges(store, version.id):
-                drop = DropRecord.of(edge, "somebody", UNCOMMITTED)
-                store.put(drop.key, drop.body)
-        for key in sorted(keys(target, "packs/"))[::2]:  # and part of what they needed
-            store.delete(key)
+        clocked.wait(days=2)
+        assert target.expire().num_uncommitted == len(keys(target, "edges/"))
+        clocked.wait(days=2)
+        assert target.gc().num_packs > 0
+        assert not keys(target, "packs/")
         deltavc.copy(source, target)
+        check(source, target)
+
+
+def test_clean_up_that_listed_what_a_copy_puts_again_does_not_take_it(source):
+    store = FaultyStore(clocked := ClockedStore())
+    with opened(store) as target, opened(clocked) as beside:
+        with store.down(names=("put",), when=lambda key: key.startswith("edges/")), pytest.raises(DeltavcError):
+            deltavc.copy(source, target)
+        assert (left := keys(target, "packs/"))
+        clocked.wait(days=2)
+        with store.held(names=("stat",)):
+            cleaner = threading.Thread(target=target.gc)
+            cleaner.start()
+            while not any(name == "stat" for name, _ in store.calls):
+                time.sleep(0.01)
+            deltavc.copy(source, beside)
+        cleaner.join()
+        assert left <= keys(target, "packs/")
+        check(source, target)
+
+
+def test_a_copy_that_takes_longer_than_the_grace_looks_again_and_a_part_that_does_is_refused(source, monkeypatch):
+    monkeypatch.setattr("deltavc.interchange.copying.GROUP_VERSIONS", 2)
+    store = FaultyStore(clocked := ClockedStore())
+    with opened(store) as target:
+        slow_packs = store.down(names=("put",), when=lambda key: key.startswith("packs/") and clocked.wait(hours=13))
+        with pytest.raises(TooLate, match="a part of the copy"), slow_packs:
+            deltavc.copy(source, target)
+        with store.down(names=("put",), when=lambda key: key.startswith("versions/") and clocked.wait(hours=7)):
+            deltavc.copy(source, target)
         check(source, target)
 
 
@@ -264,7 +294,6 @@ def test_a_copy_may_be_between_kinds_of_stores(source, tmp_path):
     with deltavc.init(tmp_path / "there") as local:
         deltavc.copy(source, local)
         assert local.version().step == 7  # its database followed
-        check(source, local)
         with deltavc.init(memory(), db="none") as back:
             deltavc.copy(local, back)
             check(source, back)
