@@ -54,9 +54,10 @@ class Counters:
         event.listen(Engine, "before_cursor_execute", lambda *_: counts.update(statements=1))
         ask, gloo = Clerk.ask, exchange.ProcessGroupGloo
 
-        def asking(clerk: Clerk, *args: Any) -> Any:
-            counts.update(questions=1)
-            return ask(clerk, *args)
+        def asking(clerk: Clerk, question: Any, *args: Any) -> Any:
+            if getattr(question, "__name__", "") == "connect":  # which needs the store itself
+                return ask(clerk, question, *args)
+            return ask(clerk, lambda store: question(CountingKeys(store, counts)), *args)
 
         class CountingGloo(gloo):  # type: ignore[misc, valid-type]
             def allreduce(self, *args: Any) -> Any:
@@ -71,8 +72,20 @@ class Counters:
         exchange.ProcessGroupGloo = CountingGloo
 
 
+class CountingKeys:
+    """Passes everything on to the process group's store, and counts requests."""
+
+    def __init__(self, store: Any, counts: collections.Counter[str]) -> None:
+        self._store = store
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        self._counts.update(questions=1)
+        return getattr(self._store, name)
+
+
 class CountingStore:
-    """Passes everything on to a store, and counts requests and their bytes."""
+    """Passes everything on to an object store, and counts requests and their bytes."""
 
     def __init__(self, store: Any, counts: collections.Counter[str]) -> None:
         self._store = store
@@ -85,9 +98,11 @@ class CountingStore:
     def _call(self, name: str, call: Any, *args: Any) -> Any:
         result = call(*args)
         self._counts[{"create": "put"}.get(name, name)] += 1
+        if args[0].startswith("packs/"):
+            self._counts[f"{name}_packs"] += 1
         if name == "get":
             self._counts["get_bytes"] += len(result)
-        elif name != "stat" and name != "list":
+        elif name in ("put", "create"):
             self._counts["put_bytes"] += len(args[1])
         return result
 
@@ -186,7 +201,7 @@ def step(state: dict[str, deltavc.Shard], number: int) -> None:
     """Move a share of the elements by one ULP; other ones each time."""
     for part in state.values():
         bits = lanes(part.tensor).view(-1)
-        every = round(1 / DENSITY)
+        every = min(round(1 / DENSITY), len(bits))
         bits[number * 37 % every :: every] += 1 if number % 2 else -1
 
 

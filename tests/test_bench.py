@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import compare, compare_page
+from bench import compare, compare_page, sharded
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,3 +52,12 @@ def test_scripts_that_ask_one_question_answer_it_on_small_input(script):
     ran = subprocess.run([sys.executable, f"bench/{script[0]}", *script[1:]], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert " ms" in ran.stdout
+
+
+@pytest.mark.long
+def test_the_bench_of_many_ranks_runs_and_fits_its_page():
+    figures = sharded.measure(sharded.QUICK)
+    sections = sharded.sections(figures)
+    filled = compare_page.fill(sharded.PAGE.read_text(), sections)
+    assert all(text.strip() in filled for text in sections.values())
+    assert figures["commits"]["2"]["all"]["put"] == figures["commits"]["1"]["all"]["put"] + 1
