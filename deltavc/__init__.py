@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deltavc.interchange.export_deltas import Exported, export_deltas
     from deltavc.interchange.import_deltas import import_deltas
     from deltavc.interchange.importing import Imported, import_checkpoints
+    from deltavc.layers import LayerDiff
     from deltavc.lineage.settings import Policy
     from deltavc.opening import init
     from deltavc.opening import open_repository as open
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from deltavc.replica import Applied, Replica, ReplicaFollower
     from deltavc.replica.group import ReplicaGroup
     from deltavc.repo import Repo
+    from deltavc.series import Series
     from deltavc.shard import Shard
     from deltavc.snapshots import SnapshotPolicy
+    from deltavc.tail import BranchMove, Tail
     from deltavc.upkeep.ways import Bounds
     from deltavc.version import Version
     from deltavc.writer import Writer
@@ -45,6 +48,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged 
 __all__ = [
     "Applied",
     "Bounds",
+    "BranchMove",
     "Checkout",
     "Copied",
     "DeltavcError",
@@ -52,14 +56,17 @@ __all__ = [
     "Exported",
     "Follower",
     "Imported",
+    "LayerDiff",
     "Moved",
     "Policy",
     "Replica",
     "ReplicaFollower",
     "ReplicaGroup",
     "Repo",
+    "Series",
     "Shard",
     "SnapshotPolicy",
+    "Tail",
     "TensorDiff",
     "Version",
     "Writer",
@@ -74,11 +81,13 @@ __all__ = [
 ]
 
 _HOMES: dict[str, tuple[str, str | None]] = {
+    "BranchMove": ("deltavc.tail", "BranchMove"),
     "Bounds": ("deltavc.upkeep.ways", "Bounds"),
     "Checkout": ("deltavc.reader", "Checkout"),
     "Diff": ("deltavc.diff", "Diff"),
     "Follower": ("deltavc.following", "Follower"),
     "Imported": ("deltavc.interchange.importing", "Imported"),
+    "LayerDiff": ("deltavc.layers", "LayerDiff"),
     "Moved": ("deltavc.following", "Moved"),
     "Policy": ("deltavc.lineage.settings", "Policy"),
     "Applied": ("deltavc.replica", "Applied"),
@@ -86,8 +95,10 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "ReplicaFollower": ("deltavc.replica", "ReplicaFollower"),
     "ReplicaGroup": ("deltavc.replica.group", "ReplicaGroup"),
     "Repo": ("deltavc.repo", "Repo"),
+    "Series": ("deltavc.series", "Series"),
     "Shard": ("deltavc.shard", "Shard"),
     "SnapshotPolicy": ("deltavc.snapshots", "SnapshotPolicy"),
+    "Tail": ("deltavc.tail", "Tail"),
     "TensorDiff": ("deltavc.diff", "TensorDiff"),
     "Version": ("deltavc.version", "Version"),
     "Writer": ("deltavc.writer", "Writer"),
