@@ -63,9 +63,10 @@ class VLLM(Engine):
         if running == "keep":
             return
         again = str(running == "requeue").lower()
-        answer = self._http.post("/reset_prefix_cache", reset_running_requests=again)
+        answer = self._http.post("/reset_prefix_cache", reset_running_requests=again, reset_external="true")
         if not self._asked(answer).get("success"):
             raise EngineRefused(self.url, "/reset_prefix_cache", "blocks of the cache are held by requests")
+        self._http.post("/reset_encoder_cache")
 
     def stamp(self, version: str) -> None:
         self._http.post("/update_weight_version", {"new_version": version})

@@ -167,6 +167,9 @@ class VLLMServer(Server):
     def reset_prefix_cache(self, reset_running_requests="false", reset_external="false"):
         return {"success": True}
 
+    def reset_encoder_cache(self):
+        return ""
+
     def update_weight_version(self, new_version):
         self.state["label"] = new_version
         return {"success": True, "new_version": new_version}

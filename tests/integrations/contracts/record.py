@@ -69,6 +69,7 @@ def vllm(tree):
     for path in ("rl/online", "serve/dev/rpc", "serve/dev/cache", "serve/dev/server_info"):
         found |= endpoints(tree.module(f"vllm/entrypoints/{path}/api_router.py"))
     wanted = ("/pause", "/resume", "/is_paused", "/weight_info", "/update_weight_version", "/collective_rpc")
+    caches = ("/reset_prefix_cache", "/reset_encoder_cache")
     updates = ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update")
     return {
         "engine_methods": {node.name: parameters(node) for node in methods},
@@ -77,7 +78,7 @@ def vllm(tree):
         "create_engine_calls": calls(factory("create_engine"), "engine_cls"),
         "worker_attributes": sorted({name for each in worker for name in attributes(each)}),
         "groups": functions(tree.module("vllm/distributed/parallel_state.py"), "get_world_group"),
-        "endpoints": {path: found[path] for path in (*wanted, "/reset_prefix_cache", "/server_info", *updates)},
+        "endpoints": {path: found[path] for path in (*wanted, *caches, "/server_info", *updates)},
         "layers": layers(tree, "vllm/model_executor"),
     }
 
