@@ -23,7 +23,10 @@ def blocks(page, language):
 
 
 def steps(page):
-    """What a page lets its reader do, in order: `("python", line, code)`, `("console", command, lines it prints)`."""
+    """What a page lets its reader do, in order.
+
+    ("python", line, code), ("console", command, lines that it prints), ("sh", command, None)
+    """
     text = page.read_text()
     found = []
     for block in _BLOCK.finditer(text):
@@ -35,6 +38,8 @@ def steps(page):
                     found.append(("console", line[2:], []))
                 else:
                     found[-1][2].append(line)
+        elif block[1] == "sh":
+            found += [("sh", command, None) for command in re.split(r"\n| && ", block[2].strip())]
     return found
 
 
