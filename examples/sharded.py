@@ -46,11 +46,14 @@ CHUNK = 4
 """Bytes that are written to each of the texts between two safe points."""
 
 PRELOADED = [
+    "torch._dynamo",  # which FSDP and DTensor import when they are first used
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
+    "deltavc.kernels.cpu",
     "deltavc.replica.opening_group",
     "deltavc.sharded.opening",
 ]
+"""What all processes import: once, by the server that forks them."""
 
 PATIENCE = 120
 """Seconds without news after which something is wrong."""
