@@ -46,7 +46,13 @@ def test_plots_are_small_images(figures, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script", [["lineage.py", "--versions", "3000"], ["commit.py", "--mib", "16", "--rounds", "1"]], ids=lambda s: s[0]
+    "script",
+    [
+        ["lineage.py", "--versions", "3000"],
+        ["commit.py", "--mib", "16", "--rounds", "1"],
+        pytest.param(["bisecting.py", "--mib", "1", "--steps", "8"], marks=pytest.mark.long),
+    ],
+    ids=lambda script: script[0],
 )
 def test_scripts_that_ask_one_question_answer_it_on_small_input(script):
     ran = subprocess.run([sys.executable, f"bench/{script[0]}", *script[1:]], cwd=ROOT, capture_output=True, text=True)

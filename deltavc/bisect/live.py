@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deltavc import reader
 from deltavc.access import Access
-from deltavc.errors import ForeignWrite, LayoutMismatch, ReplicaUnusable, StagingTooSmall, WrongWeights
+from deltavc.errors import ForeignWrite, LayoutMismatch, ReplicaUnusable, WrongWeights
 from deltavc.lineage.plan import plan
 from deltavc.lineage.replan import replanning
 from deltavc.replica import Replica
@@ -61,7 +61,11 @@ class Borrowed:
                 self._replica.verify()
             _move(self._replica, self._before)
         except (WrongWeights, ForeignWrite, ReplicaUnusable):
-            self._replica.rewrite(self._before)
+            try:
+                self._replica.rewrite(self._before)
+            except BaseException as error:
+                error.add_note(f"The tensors given as into= hold no version; {self._before} is what they held.")
+                raise
         finally:
             if self._replica is not self._given:
                 self._replica.close()
@@ -108,12 +112,11 @@ class Own:
 def _move(replica: Replica, version: str) -> None:
     """Move by a delta, however large it is."""
     try:
-        try:
+        if replica.fits(version):
             replica.stage(version).wait()
-        except StagingTooSmall:
-            replica.rewrite(version)
-        else:
             replica.apply()
+        else:
+            replica.rewrite(version)
     except (ForeignWrite, WrongWeights) as error:
         error.add_note(WRITTEN)
         raise

@@ -23,7 +23,7 @@ from pathlib import Path
 from deltavc.access import Access
 from deltavc.base import Base
 from deltavc.bindings import bind
-from deltavc.errors import BadCheckpoint, ForeignWrite, InputError, StagingTooSmall, UnknownRef, WrongWeights
+from deltavc.errors import BadCheckpoint, ForeignWrite, InputError, UnknownRef, WrongWeights
 from deltavc.held import HeldLanes, fresh
 from deltavc.lineage.resolve import resolve
 from deltavc.moving import move_base
@@ -148,11 +148,11 @@ class Workbench:
         """Write what differs into the files that are there. None: they are not what they should be."""
         assert self._live is not None
         replica = self._live[1]
-        move: Callable[[], Applied] = replica.apply
+        move: Callable[[], Applied] = partial(replica.rewrite, version)
         try:
-            replica.stage(version).wait()
-        except StagingTooSmall:
-            move = partial(replica.rewrite, version)
+            if replica.fits(version):
+                replica.stage(version).wait()
+                move = replica.apply
         except WrongWeights as error:
             log.warning("%s was written to by somebody else, and is written anew: %s", self.path, error)
             self._let_go()
@@ -161,7 +161,7 @@ class Workbench:
         applied: list[Applied] = []
         try:
             self._publish(version, files, stale, HeldLanes(fresh("cpu")), lambda: applied.append(move()))
-        except ForeignWrite as error:
+        except (ForeignWrite, WrongWeights) as error:
             log.warning("%s was written to by somebody else, and is written anew: %s", self.path, error)
             return None
         self._live = (files, replica)

@@ -97,6 +97,17 @@ class Replica(LiveVersion):
                 raise ReplicaUnusable(self._broken)
             return self._worker.run(partial(self._rewrite, resolve(self._access.index, ref)))
 
+    def fits(self, ref: str) -> bool:
+        """Whether the change to a version is sure to fit into the staging memory. Many do that are not sure to.
+
+        Where nobody is served, so that a long pause does no harm, this saves staging in vain.
+
+        Raises:
+            UnknownRef, AmbiguousRef, NoPath
+        """
+        way = self._plan(resolve(self._access.index, ref), [self.version])
+        return self._staging.enough(way.changes) <= self._staging.nbytes
+
     def rewrite(self, ref: str) -> Applied:
         """Move by a long pause, without trying to stage: what `move` does when it is allowed to and has to.
 

@@ -98,7 +98,15 @@ class Staging:
         except BaseException:
             self.clear()
             raise
-        raise StagingTooSmall(self.nbytes, self._enough(used, legs))
+        raise StagingTooSmall(self.nbytes, self.enough(sum(leg.step.edge.changes for leg in legs), used))
+
+    def enough(self, changes: int, used: int = 0) -> int:
+        """Bytes that surely hold what was staged, which takes `used`, and a path from there on that writes so many
+        lanes."""
+        width = max(cell.lanes.element_size() for cell in self._cells)
+        listed = changes * self._copies * (16 + 2 * width)
+        whole = sum(cell.box.num_lanes * (16 + 2 * cell.lanes.element_size()) for cell in self._cells)
+        return min(listed + used, whole) + ALIGNMENT * 4 * len(self._cells)
 
     def clear(self) -> None:
         """Forget what is staged."""
@@ -143,13 +151,6 @@ class Staging:
             change = walk.on_device(change, cell.device)
         pending = self._pending.setdefault(number, Pending())
         self._pending_nbytes += pending.add(change, cell)
-
-    def _enough(self, used: int, legs: list[Leg]) -> int:
-        """Bytes that surely hold what was staged, which takes `used`, and what a path touches from there on."""
-        width = max(cell.lanes.element_size() for cell in self._cells)
-        listed = sum(leg.step.edge.changes for leg in legs) * self._copies * (16 + 2 * width)
-        whole = sum(cell.box.num_lanes * (16 + 2 * cell.lanes.element_size()) for cell in self._cells)
-        return min(listed + used, whole) + ALIGNMENT * 4 * len(self._cells)
 
     # --- into the arena ---
 

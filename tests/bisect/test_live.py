@@ -61,13 +61,15 @@ def test_a_live_model_is_moved_and_put_back(repo):
     assert {name: tensor.data_ptr() for name, tensor in live.items()} == places
 
 
-def test_a_replica_is_taken_and_stays_open(repo):
+@pytest.mark.parametrize("staging_bytes", [None, 512], ids=["staged", "rewritten"])
+def test_a_replica_is_taken_and_stays_open(repo, staging_bytes):
     live = repo.checkout("step:4")
-    with repo.replica(live, at="step:4") as replica:
+    with repo.replica(live, at="step:4", staging_bytes=staging_bytes) as replica:
+        assert replica.fits("step:5") == (staging_bytes is None)
         found = repo.bisect(lambda replica, version: is_bad(live, version), "step:0", into=replica)
         assert found.first_bad.step == FIRST_BAD
         assert replica.version == repo.resolve("step:4")
-        replica.move("step:5")
+        replica.move("step:5", allow_long_pause=True)
     assert states.same(dict(live), state_at(5))
 
 

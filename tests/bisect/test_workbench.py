@@ -63,6 +63,25 @@ def test_a_move_rewrites_the_weights_where_they_are_and_fetches_a_delta(repo, pl
     assert 0 < moved.fetched_bytes == sum(edge.nbytes for edge in repo.edges("step:3") if edge.base)
 
 
+def test_changes_that_do_not_fit_into_the_staging_memory_are_written_where_they_are_too(tmp_path, place):
+    state = {"w": states.random_bits("bfloat16", (2000, 2000)), "b": torch.ones(3)}
+    with deltavc.init(tmp_path / "repo") as repo, repo.writer("main") as writer:
+        versions = []
+        for step in range(3):
+            state["w"] = states.random_bits("bfloat16", (2000, 2000), step)
+            versions.append(writer.commit(state, step=step, snapshot=step == 0).id)
+        bench = repo.bisector().workbench(place)
+        for step in (0, 2, 1):
+            assert bench.move(versions[step]).whole == (step == 0)
+            check(repo, place, versions[step])
+        spoiled = bytearray((place / "model.safetensors").read_bytes())
+        spoiled[-1] ^= 1
+        (place / "model.safetensors").write_bytes(spoiled)
+        bench.move(versions[2])
+        check(repo, place, versions[2])
+        bench.close()
+
+
 def test_a_directory_is_gone_on_from(repo, place, bench, caplog):
     bench.move(repo.resolve("step:2"))
     bench.close()

@@ -215,6 +215,7 @@ def test_a_kill_in_the_middle_loses_nothing(bisect, place, ids):
     assert tried == ["7", "11", "9", "9", "10"]
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_middle_loses_nothing(bisect, place, ids):
     bisect("start", "main", "step:0")
     os.mkfifo("pipe")
@@ -232,6 +233,7 @@ def test_ctrl_c_in_the_middle_loses_nothing(bisect, place, ids):
     assert (place / "tried").read_text().split() == ["7", "11", "9", "9", "10"]
 
 
+@pytest.mark.long
 def test_marks_of_another_shell_are_taken_up_and_a_search_that_was_begun_anew_is_left_alone(bisect, place, ids):
     bisect("start", "main", "step:0")
     other = f"{COMMAND} bisect good step:9 -q > /dev/null"
