@@ -19,9 +19,7 @@ def test_what_a_page_shows_happens(page, tmp_path, monkeypatch):
     for kind, what, shown in steps(page):
         if kind == "python":
             exec(compile("\n" * what + shown, page, "exec"), names)
-            monkeypatch.setenv(
-                "DELTAVC_REPO", next(repo.url for repo in names.values() if isinstance(repo, deltavc.Repo))
-            )
+            monkeypatch.setenv("DELTAVC_REPO", names["repo"].url)
         elif what.startswith("export "):
             monkeypatch.setenv(*what.removeprefix("export ").split("="))
         else:
