@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from deltavc.errors import LayoutMismatch
+from deltavc.errors import BadState, LayoutMismatch
 from deltavc.integrations import dcp_values
 from deltavc.integrations.dcp_ids import step_of, text_of
 from deltavc.integrations.dcp_values import Paths
@@ -93,6 +93,8 @@ class DeltaReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         assert self._found is not None  # metadata was read
         found = self._found
+        if not isinstance(plan.storage_data, str):
+            raise BadState("the load planner did not hand on storage_data, which says what version all ranks load")
         if plan.storage_data != found.version:
             self._found = found = found.moved(self._repo, plan.storage_data, plan.items)
         tensors = [item for item in plan.items if item.type is LoadItemType.TENSOR]

@@ -207,6 +207,18 @@ def test_what_could_not_be_loaded_again_is_not_saved(repo, writer):
     assert repo.checkout()["a"].shape == (4,)
 
 
+def test_a_class_that_is_allowed_is_saved_and_loaded(repo, writer):
+    odd = Odd()
+    odd.size = 7
+    with torch.serialization.safe_globals([Odd]):
+        dcp.save({"a": torch.ones(3), "odd": odd}, storage_writer=writer)
+        found = {"a": torch.zeros(3), "odd": None}
+        dcp.load(found, storage_reader=DeltaReader(repo))
+    assert found["odd"].size == 7
+    with pytest.raises(CheckpointException, match="weights_only"):
+        dcp.load(found, storage_reader=DeltaReader(repo))
+
+
 class Touch:
     """Unpickled, it makes a file."""
 

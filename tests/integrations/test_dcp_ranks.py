@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 import deltavc
 from deltavc.integrations.dcp import DeltaReader, DeltaWriter
 from tests.replica.ranks import in_ranks
+from tests.sharded.test_dtensors import Transformer, both, hybrid, tensor_parallel
 from tests.states import same
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
@@ -46,14 +47,18 @@ class Net(nn.Module):
         return self.head(x + self.scale * self.down(torch.relu(self.up(x))))
 
 
+def by_rows(model):
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+
+
 class Trainer:
     """A script as there are many: FSDP2 where there are ranks, AdamW, a schedule, and all of it in one state."""
 
-    def __init__(self, mesh=None):
+    def __init__(self, make=Net, spread=by_rows):
         torch.manual_seed(0)
-        self.model = Net()
+        self.model = make()
         if dist.is_initialized():
-            fully_shard(self.model, mesh=mesh or init_device_mesh("cpu", (dist.get_world_size(),)))
+            spread(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, foreach=False)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.7)
         self.step = 0
@@ -309,22 +314,22 @@ def test_plans_may_be_kept_over_saves(repo):
         assert same({name: version[name] for name in arrays}, tensors(arrays))
 
 
-def spread(rank, url):
-    """Copies over one dimension of a mesh, parts over the other."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+def spread(rank, url, way):
+    """A model that torch spreads in some way, saved after two steps, and loaded by one that is new."""
     with opened(url) as repo, DeltaWriter(repo, timeout=TIMEOUT) as writer:
-        trainer = Trainer(mesh=mesh)
+        trainer = Trainer(Transformer, way)
         for _ in range(2):
             trainer.train()
             dcp.save(trainer.state(), storage_writer=writer.telling(step=trainer.step))
-        again = Trainer(mesh=mesh)
+        again = Trainer(Transformer, way)
         again.load(DeltaReader(repo))
         return trainer.whole(), again.whole()
 
 
 @pytest.mark.long
-def test_copies_are_saved_once_and_loaded_everywhere(repo):
-    outcomes = in_ranks(4, spread, repo.url)
+@pytest.mark.parametrize("way", [tensor_parallel, both, hybrid])
+def test_models_that_torch_spreads_in_other_ways_are_saved_and_loaded(repo, way):
+    outcomes = in_ranks(4, spread, repo.url, way)
     version = repo.checkout("main")
     for saved, loaded in outcomes:
         assert same(tensors(saved), tensors(loaded))
