@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import io
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ COMMANDS = (
     "checkout",
     "follow",
     "push",
+    "import",
+    "export",
+    "copy",
     "log",
     "show",
     "diff",
@@ -83,7 +87,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = getattr(importlib.import_module(f".{name}", __package__), name)
         assert isinstance(command, click.Command)
         return command
 

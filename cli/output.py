@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import findings, keeping, texts, watching
+from . import exchanged, findings, keeping, texts, watching
 from .failures import OutputClosed
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from deltavc.diff import Diff
     from deltavc.following import Moved
     from deltavc.integrations.engines_push import Pushed
+    from deltavc.interchange.copying import Copied
+    from deltavc.interchange.export_deltas import Exported
+    from deltavc.interchange.importing import Imported
     from deltavc.lineage.history import Totals
     from deltavc.lineage.records import EdgeRecord, RefEntry
     from deltavc.lineage.settings import Policy
@@ -97,6 +100,18 @@ class Output:
     def pushed(self, pushed: Pushed) -> None:
         """A version that engines were brought to."""
         self._print(pushed.as_json(), texts.pushed(pushed))
+
+    def imported(self, done: Imported) -> None:
+        """Checkpoints of other people that became versions."""
+        self._print(done.as_json(), exchanged.imported(done))
+
+    def exported(self, done: Exported) -> None:
+        """A version, or a change, that was written for other software."""
+        self._print(done.as_json(), [exchanged.exported(done)])
+
+    def copied(self, done: Copied) -> None:
+        """What was carried over to another repository."""
+        self._print(done.as_json(), exchanged.copied(done))
 
     def log(
         self, versions: Iterable[Version], names: Mapping[str, Sequence[str]], *, oneline: bool, graph: bool
