@@ -22,6 +22,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .texts import plain
 
@@ -58,6 +59,7 @@ def picture(series: Series, metrics: Sequence[str], kind: str) -> bytes:
     _heat(panels[-1], places, series)
     panels[0].set_title(_title(series), parse_math=False)
     panels[-1].set_xlabel(what)
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.align_ylabels(panels[:-1])
     written = io.BytesIO()
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none"}):
