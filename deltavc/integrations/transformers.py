@@ -27,8 +27,8 @@ from transformers import TrainerCallback
 from deltavc.errors import DeltavcError, NotARepository, RolledBackTooOften
 from deltavc.integrations import transformers_state as kept
 from deltavc.integrations.transformers_line import Line, OnError
-from deltavc.integrations.transformers_random import Draws, random_file, random_state
-from deltavc.integrations.transformers_ranks import by_the_first, check_whole, is_first, of_all, shared
+from deltavc.integrations.transformers_random import RandomNumbers
+from deltavc.integrations.transformers_ranks import by_the_first, check_whole, rank, shared
 from deltavc.integrations.transformers_start import Start, resume
 from deltavc.opening import init, open_repository
 from deltavc.repo import Repo
@@ -100,9 +100,10 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._line: Line | None = None
         self._start: Start | None = None
         self._folder: Path | None = None
+        self._from: Path | None = None
         self._due: int | None = None
         self._first = False
-        self._draws = Draws()
+        self._randoms = RandomNumbers()
         self._logged: dict[str, float] = {}
         self._metrics: dict[str, float] = {}
         self._described: dict[str, bytes] = {}
@@ -144,6 +145,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         folder = Path("." if self._args is None else self._args.output_dir, RESUMING) if path is None else Path(path)
         found = by_the_first(lambda: self._prepare(ref, folder, ours=path is None))
         self._folder = folder if found and path is None else None
+        self._from = folder if found else None
         return str(folder) if found else None
 
     def close(self) -> None:
@@ -168,6 +170,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         model = kwargs["model"]
         self._args = args
         check_whole(model)
+        self._randoms.every_device = args.parallel_mode.value == "distributed"
         self._abandon()
         self._described = kept.described(model, kwargs.get("processing_class"))
         self._rolled_back = ("", 0)
@@ -175,12 +178,13 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._due = state.global_step if self._first else None
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._draws.forget()  # here Trainer puts them back before it fetches
+        resumed, self._from = self._from, None
+        self._randoms.epoch_begins(resumed)
         if state.epoch is None or state.epoch % 1 == 0:
             self._settle(state, kwargs)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._draws.check()
+        self._randoms.check()
         self._settle(state, kwargs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -189,13 +193,13 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             raise RuntimeError(f"step {self._due} was never through: this trainer does not call on_step_begin")
         self._due = state.global_step
         if self._keeps_state(self._due):
-            self._draws.watch()
+            self._randoms.watch()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._draws.watch_on()
+        self._randoms.watch_on()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._draws.watch_on()
+        self._randoms.watch_on()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "train_runtime" in (logs or {}):  # the sums of the whole run: it is over, and the best model may be loaded
@@ -217,14 +221,15 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             return
         logged, self._logged = self._logged, {}
         self._due, self._first = None, False
-        self._metrics |= logged
         has_state = first or last or self._keeps_state(step)
-        randoms = self._random_states() if has_state or self._on_error == "log" else {}
+        randoms = self._randoms.files() if has_state or self._on_error == "log" else {}
         bad = False
         if self._line is not None:
+            self._metrics |= logged
             if logged and not first and self._rollback_if is not None:
                 bad = bool(self._rollback_if(logged))
-            if not self._line.has(step, live["model"]) and (first or last or bad or step % self._every == 0):
+            due = first or last or bad or step % self._every == 0
+            if not self._line.has(step, live["model"]) and due:
                 self._line.ready()
                 files = dict(self._described)
                 if has_state or (randoms and self._line.lacks_state):
@@ -232,8 +237,8 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
                         state, live["model"], live["optimizer"], live["lr_scheduler"], self._dtype
                     )
                 self._line.commit(step, live["model"], self._metrics, files)
-        if step % self._every == 0:
-            self._metrics = {}
+            if due:
+                self._metrics = {}
         if self._rollback_if is not None and shared(bad):
             self._go_back(step, logged, live)
 
@@ -273,7 +278,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def _drop_folder(self) -> None:
         folder, self._folder = self._folder, None
-        if folder is not None and is_first():
+        if folder is not None and rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _leave(self) -> None:
@@ -291,8 +296,3 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def _keeps_state(self, step: int) -> bool:
         return step % (self._every * self._state_every) == 0
-
-    def _random_states(self) -> dict[str, bytes]:
-        """The random numbers of all processes, as files."""
-        states = of_all(random_state(every_device=self._args.parallel_mode.value == "distributed"))
-        return {random_file(rank, len(states)): state for rank, state in enumerate(states)}

@@ -31,19 +31,19 @@ def check_whole(model: torch.nn.Module) -> None:
         )
 
 
-def many() -> bool:
-    """Whether there are several processes."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def num_processes() -> int:
+    """How many there are."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def is_first() -> bool:
-    """Whether this is the one that commits."""
-    return not many() or dist.get_rank() == 0
+def rank() -> int:
+    """Which of them this is. The one that commits is 0."""
+    return dist.get_rank() if num_processes() > 1 else 0
 
 
 def shared(value: T) -> T:
     """What the first process has, on all of them."""
-    if not many():
+    if num_processes() == 1:
         return value
     values = [value]
     dist.broadcast_object_list(values, src=0)
@@ -53,11 +53,11 @@ def shared(value: T) -> T:
 def by_the_first(work: Callable[[], T]) -> T:
     """Do something on the first process; all get what it gave, or raise what it raised."""
     outcome: tuple[T | None, Exception | None] = None, None
-    if is_first():
+    if rank() == 0:
         try:
             outcome = work(), None
         except Exception as error:
-            if not many():
+            if num_processes() == 1:
                 raise
             outcome = None, error
     result, failure = shared(outcome)
@@ -68,8 +68,8 @@ def by_the_first(work: Callable[[], T]) -> T:
 
 def of_all(value: Any) -> list[Any]:
     """What every process has, by rank."""
-    if not many():
+    if num_processes() == 1:
         return [value]
-    values: list[Any] = [None] * dist.get_world_size()
+    values: list[Any] = [None] * num_processes()
     dist.all_gather_object(values, value)
     return values

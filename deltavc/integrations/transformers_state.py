@@ -1,8 +1,8 @@
 """What a trainer needs beside the weights to go on as if nothing had happened, in files that Trainer itself reads.
 
     optimizer.pt  scheduler.pt  scaler.pt   moments, learning rates, the loss scale
-    rng_state.pth                           Python's, NumPy's and torch's random numbers, before the next batch is used;
-                                            with several processes rng_state_<rank>.pth
+    rng_state.pth  epoch_rng_state.pth      random numbers of Python, NumPy and torch, before the next batch is used and
+                                            when the epoch began; with several processes rng_state_<rank>.pth
     trainer_state.json                      the step, the epoch, what was logged
     masters.pt                              the weights as they are trained, where versions hold them in another dtype
     config.json, tokenizer...               with every version, so that from_pretrained takes what is checked out

@@ -21,7 +21,7 @@ from deltavc.integrations.transformers import DeltavcCallback
 from deltavc.store.objects import open_store
 from tests.docs.pages import ROOT
 from tests.faults import WRITES, FaultyStore
-from tests.integrations.trainers import Spy, crash, make_trainer, nan_gradients, run, spoil, weights_of
+from tests.integrations.trainers import Spy, Stream, crash, make_trainer, nan_gradients, run, spoil, weights_of
 from tests.states import same
 from tests.test_faults import opened
 
@@ -107,6 +107,27 @@ def test_wherever_a_run_ends_it_goes_on_as_if_it_had_not(never_killed, step, sta
         assert min(weights) == (step - 1) // state_every * state_every
         check_same_run(trainer, repo, never_killed)
         assert whys(repo) == []
+
+
+WAYS = {
+    "evaluated": {"eval_strategy": "steps", "eval_steps": 2},
+    "grouped": {"train_sampling_strategy": "group_by_length"},  # which shuffles by what is drawn as an epoch begins
+    "worker": {"dataloader_num_workers": 1},
+    "streamed": {"data": Stream()},
+    "epochs": {"max_steps": -1, "num_train_epochs": 3},
+}
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[] if way == "grouped" else pytest.mark.long) for way in WAYS])
+def test_however_data_come_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, way):
+    with deltavc.init(f"memory://{way}") as never, deltavc.init(f"memory://{way}-ended", db="none") as ended:
+        trainer, _ = run(tmp_path, DeltavcCallback(never, state_every=3), **WAYS[way])
+        run(tmp_path, DeltavcCallback(ended, state_every=3), {9: crash}, **WAYS[way])
+        resumed, weights = run(tmp_path, DeltavcCallback(ended, state_every=3), **WAYS[way])
+        assert min(weights) == 6
+        assert same(weights_of(resumed.model), weights_of(trainer.model))
+        assert ended.version("main").fingerprint == never.version("main").fingerprint
+        assert whys(ended) == []
 
 
 def test_a_run_goes_on_from_a_step_or_a_tag_and_leaves_the_steps_after_it(never_killed, tmp_path):

@@ -28,6 +28,13 @@ class Words(torch.utils.data.Dataset):
         return {"input_ids": self.ids[place], "labels": self.ids[place]}
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """The same sentences, one after another."""
+
+    def __iter__(self):
+        return iter([*Words(64)])
+
+
 class Spy(TrainerCallback):
     """Keeps the weights of every step, and does to a step what it is told."""
 
@@ -48,7 +55,7 @@ def weights_of(model):
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def make_trainer(folder, *callbacks, model=None, **arguments):
+def make_trainer(folder, *callbacks, data=None, **arguments):
     torch.manual_seed(7)
     config = GPT2Config(vocab_size=40, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     told = {
@@ -66,9 +73,9 @@ def make_trainer(folder, *callbacks, model=None, **arguments):
         "dataloader_pin_memory": False,
     }
     trainer = Trainer(
-        model=model or GPT2LMHeadModel(config),
+        model=GPT2LMHeadModel(config),
         args=TrainingArguments(**{**told, **arguments}),
-        train_dataset=Words(4 * STEPS_PER_EPOCH - 1),
+        train_dataset=data or Words(4 * STEPS_PER_EPOCH - 1),
         eval_dataset=Words(4),
         callbacks=list(callbacks),
     )
