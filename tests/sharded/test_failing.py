@@ -25,7 +25,8 @@ from tests.states import same, stepped
 from tests.test_faults import opened
 
 SIZE = 3
-PATIENCE = 2.0
+PATIENCE = 4.0
+START = 60.0
 
 
 @pytest.fixture
@@ -42,13 +43,16 @@ def state_at(step):
 
 
 class Rank:
-    """A rank with a writer that has committed step 0."""
+    """A rank with a writer at step 0, which was committed with more patience: processes that start are slow."""
 
     def __init__(self, rank, url, timeout=PATIENCE, store=None, place=None):
         self.rank = rank
         self.repo = deltavc.open(url, **(place or {"db": "sqlite://"})) if store is None else opened(store)
-        self.writer = self.repo.writer("main", group=dist.group.WORLD, timeout=timeout)
+        self.writer = self.repo.writer("main", group=dist.group.WORLD, timeout=START)
         self.first = self.commit(0).id
+        if timeout != START:
+            self.writer.close()
+            self.writer = self.repo.writer("main", group=dist.group.WORLD, timeout=timeout)
 
     def commit(self, step):
         return self.writer.commit(parts.by_rows(self.rank, SIZE, state_at(step)), step=step)
@@ -219,7 +223,7 @@ def test_a_first_rank_that_freezes_before_the_entry_finds_it_made_when_it_thaws(
 
 def in_doubt(rank, url, landed):
     store = faulty(url)
-    here = Rank(rank, url, store=store)
+    here = Rank(rank, url, timeout=START, store=store)
     with store.down("after" if landed else "before", when=lambda key: key.startswith(ref_prefix("branches/main"))):
         error = ends_of(here.commit, 1)
     at = here.writer.version
@@ -239,7 +243,7 @@ def test_a_doubt_is_everybodys_and_is_settled_by_the_next_commit(repo, landed):
 
 def store_fails(rank, url, nth, how):
     store = faulty(url)
-    here = Rank(rank, url, store=store)
+    here = Rank(rank, url, timeout=START, store=store)
     if rank == 1:
         with store.failing(nth, how, WRITES) as fired:
             error = ends_of(here.commit, 1)
