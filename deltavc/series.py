@@ -28,6 +28,11 @@ from deltavc.lineage.records import EdgeRecord, PackUse
 from deltavc.version import Version
 from deltavc.walk import Objects
 
+MAX_LAYERS = 1000
+"""Layers that are told apart. A state with more has names that mean something else, and is taken as one layer, ALL."""
+
+ALL = "all tensors"
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -138,10 +143,13 @@ class _Layers:
 
     @classmethod
     def of(cls, layout: Layout) -> _Layers:
+        names = tuple(layer_of(tensor.name) for tensor in layout.tensors)
+        if len(set(names)) > MAX_LAYERS:
+            names = (ALL,) * len(names)
         lanes: Counter[str] = Counter()
         for place in layout.stored:
-            lanes[layer_of(layout.tensors[place].name)] += layout.tensors[place].num_lanes
-        return cls(layout, tuple(layer_of(tensor.name) for tensor in layout.tensors), lanes)
+            lanes[names[place]] += layout.tensors[place].num_lanes
+        return cls(layout, names, lanes)
 
 
 class _Tally:

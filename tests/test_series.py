@@ -112,6 +112,15 @@ def test_what_was_not_kept_is_not_known_and_damage_is_an_error(tmp_path):
         assert repo.series().samples[-1].layers is None
 
 
+def test_names_that_number_something_else_than_layers_are_one_layer():
+    state = {f"{number}.w": torch.zeros(2) for number in range(1001)}
+    with deltavc.init(f"memory://series-{secrets.token_hex(4)}") as repo:
+        repo.commit(state)
+        state["7.w"][0] = 1
+        repo.commit(state)
+        assert repo.series().samples[1].layers == {"all tensors": pytest.approx(1 / 2002)}
+
+
 def test_a_series_without_a_database_asks_for_one(run):
     _, folder = run
     with deltavc.open(folder, db="none") as other, pytest.raises(deltavc.errors.DatabaseNeeded):
