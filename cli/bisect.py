@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 
-from .bisect_search import Search, folder_of
+from .bisect_search import Place, Search, folder_of
 from .options import Settings, pass_repo
 from .output import Output
 
@@ -30,7 +30,13 @@ def pass_search(command: Callable[Concatenate[Search, P], None]) -> Callable[P, 
     return pass_repo(run)
 
 
-_into = click.option("--into", "directory", metavar="DIR", help="Put each version that is to be tried into DIR.")
+def _placed(command: Callable[P, None]) -> Callable[P, None]:
+    """Add the options that say where versions are tried."""
+    into = click.option("--into", "directory", metavar="DIR", help="Put each version that is to be tried into DIR.")
+    leave_out = click.option(
+        "--leave-out", multiple=True, metavar="NAME", help="But not the kept files of this name, such as 'optimizer*'."
+    )
+    return into(leave_out(command))
 
 
 @click.group()
@@ -48,9 +54,11 @@ def bisect() -> None:
 @bisect.command()
 @click.argument("bad", required=False)
 @click.argument("good", nargs=-1)
-@_into
+@_placed
 @pass_search
-def start(search: Search, bad: str | None, good: tuple[str, ...], directory: str | None) -> None:
+def start(
+    search: Search, bad: str | None, good: tuple[str, ...], directory: str | None, leave_out: tuple[str, ...]
+) -> None:
     """Begin: BAD and its ancestors are searched, but for those that GOOD comes from.
 
     What refs mean is settled here; branches may move meanwhile. A search that was on its way in this folder is
@@ -60,7 +68,7 @@ def start(search: Search, bad: str | None, good: tuple[str, ...], directory: str
     Example:
       deltavc bisect start main step:100
     """
-    search.start(bad, good, directory)
+    search.start(bad, good, Place.of(directory, leave_out))
 
 
 @bisect.command()
@@ -106,10 +114,10 @@ def skip(search: Search, refs: tuple[str, ...]) -> None:
 
 
 @bisect.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@_into
+@_placed
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 @pass_search
-def run(search: Search, command: tuple[str, ...], directory: str | None) -> None:
+def run(search: Search, command: tuple[str, ...], directory: str | None, leave_out: tuple[str, ...]) -> None:
     """Search to the end: CMD is run for each version that is to be tried.
 
     CMD says by its exit code what a version is: 0 good, 125 cannot be told, any other up to 127 bad. With 128 or more,
@@ -126,7 +134,7 @@ def run(search: Search, command: tuple[str, ...], directory: str | None) -> None
     """
     from .bisect_run import run_to_the_end
 
-    run_to_the_end(search, command, directory)
+    run_to_the_end(search, command, Place.of(directory, leave_out))
 
 
 @bisect.command("log")

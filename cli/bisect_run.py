@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from . import bisecting
-from .bisect_search import Search
+from .bisect_search import Place, Search
 from .shell import run_for
 from .texts import nbytes
 
@@ -24,19 +24,20 @@ _CANNOT_RUN = (126, 127)
 """What a shell ends with when the command is no program, or there is none of this name."""
 
 
-def run_to_the_end(search: Search, command: Sequence[str], directory: str | None) -> None:
+def run_to_the_end(search: Search, command: Sequence[str], place: Place) -> None:
     """Try versions until the first bad one is found, and say so."""
     from deltavc.bisect.search import Try
     from deltavc.errors import NotBisecting
 
-    session = search.placing(directory)
+    session = search.placing(place)
     found = search.standing(session)
     search.warn(found)
     evaluations: list[Evaluation] = []
-    place = session.directory or search.journal.weights
-    with closing(search.bisector.workbench(place)) as workbench:
-        test = _Test(search, workbench, command[0] if len(command) == 1 else command, session.marks.good)
+    with ExitStack() as stack:
         while isinstance(found.choice, Try):
+            if not evaluations:
+                workbench = stack.enter_context(closing(search.workbench(session)))
+                test = _Test(search, workbench, command[0] if len(command) == 1 else command, session.marks.good)
             for line in bisecting.trying(search.trying(found, None)):
                 search.out.note(line)
             evaluation = search.bisector.evaluate(workbench, found.choice.version, test)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deltavc.bisect.journal import Journal, Session
     from deltavc.bisect.marks import Verdict
     from deltavc.bisect.result import Evaluation
+    from deltavc.bisect.workbench import Workbench
     from deltavc.repo import Repo
     from deltavc.version import Version
 
@@ -34,6 +35,25 @@ def folder_of(settings: Settings, repo: Repo) -> Path:
     if place.named_by in ("--repo", "DELTAVC_REPO"):
         return platformdirs.user_state_path("deltavc") / "bisect" / repo.id
     return Path(place.named_by).parent / "bisect" / repo.id
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where versions are tried, as options say it. directory: None if they say nothing."""
+
+    directory: str | None = None
+    leave_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, directory: str | None, leave_out: tuple[str, ...]) -> Place:
+        """The directory by its full name: the next command may be run elsewhere."""
+        return cls(None if directory is None else str(Path(directory).absolute()), leave_out)
+
+    def take(self, session: Session) -> Session:
+        """A search that goes on there; what was said before holds where nothing is said now."""
+        return replace(
+            session, directory=self.directory or session.directory, leave_out=self.leave_out or session.leave_out
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +75,17 @@ class Search:
 
     # --- commands ---
 
-    def start(self, bad: str | None, good: Sequence[str], directory: str | None) -> None:
+    def start(self, bad: str | None, good: Sequence[str], place: Place) -> None:
         """Begin a search."""
         marks: list[tuple[Verdict, Sequence[str]]] = [("good", good), ("bad", [] if bad is None else [bad])]
-        self._begin([(verdict, self._resolve(verdict, refs)) for verdict, refs in marks], directory)
+        self._begin([(verdict, self._resolve(verdict, refs)) for verdict, refs in marks], place)
 
     def replay(self, file: Path) -> None:
         """Begin a search with the marks of a log."""
         from deltavc.bisect.journal import parse_script
 
         commands = list(parse_script(str(file), file.read_text(encoding="utf-8", errors="replace")))
-        self._begin([(verdict, self._resolve(verdict, refs)) for verdict, refs in commands], None)
+        self._begin([(verdict, self._resolve(verdict, refs)) for verdict, refs in commands], Place())
 
     def mark(self, verdict: Verdict, refs: Sequence[str]) -> None:
         """Mark versions, or the one that is being tried."""
@@ -123,13 +143,16 @@ class Search:
         with self.journal.locked():
             yield self.session()
 
-    def placing(self, directory: str | None) -> Session:
-        """The search that is on its way, which goes on in this directory, if one is named. Raises NotBisecting."""
+    def placing(self, place: Place) -> Session:
+        """The search that is on its way, which goes on in this place. Raises NotBisecting."""
         with self.changing() as session:
-            if directory is not None:
-                session = replace(session, directory=str(Path(directory).absolute()))
-                self.journal.write(session)
+            session = place.take(session)
+            self.journal.write(session)
             return session
+
+    def workbench(self, session: Session) -> Workbench:
+        """The directory in which versions are tried."""
+        return self.bisector.workbench(session.directory or self.journal.weights, session.leave_out)
 
     def standing(self, session: Session) -> Standing:
         """Where a search stands. Raises NotBisecting if it lacks a mark."""
@@ -163,8 +186,8 @@ class Search:
             self.conclude(session, found, evaluations)
             return
         if session.directory is not None:
-            with self.out.progress("bringing the version there"):
-                self._bring(session, session.directory, found.choice.version)
+            with self.out.progress("bringing the version there"), closing(self.workbench(session)) as workbench:
+                workbench.move(found.choice.version)
         trying = self.trying(found, session.directory)
         self.out.searched(trying.as_json(), bisecting.trying(trying))
         if session.directory is None:
@@ -200,10 +223,10 @@ class Search:
 
     # --- inside ---
 
-    def _begin(self, marks: Iterable[tuple[Verdict, Sequence[str]]], directory: str | None) -> None:
+    def _begin(self, marks: Iterable[tuple[Verdict, Sequence[str]]], place: Place) -> None:
         from deltavc.bisect.journal import Session
 
-        session = Session(directory=None if directory is None else str(Path(directory).absolute()))
+        session = place.take(Session())
         for verdict, versions in marks:
             session = session.marking(verdict, versions)
         session = self.ready(session)
@@ -218,13 +241,6 @@ class Search:
             several = verdict == "skip" and ".." in ref
             found += [version.id for version in self.repo.log(ref)] if several else [self.repo.resolve(ref)]
         return found
-
-    def _bring(self, session: Session, directory: str, version: str) -> None:
-        workbench = self.bisector.workbench(directory)
-        try:
-            workbench.move(version)
-        finally:
-            workbench.close()
 
     def _rollback(self, bad: str, first_bad: Version) -> str | None:
         """The command that goes back to before the first bad version, where a branch has it and weights are kept."""

@@ -61,11 +61,11 @@ class Bisector:
         entry = self.index.head(ref)
         return entry is not None and entry.new is not None and not outside(self.index, [version], entry.new)
 
-    def workbench(self, directory: str | Path) -> Workbench:
+    def workbench(self, directory: str | Path, leave_out: Sequence[str] = ()) -> Workbench:
         """A directory to try versions in; `Workbench` tells what may be raised."""
         from deltavc.bisect.workbench import Workbench
 
-        return Workbench(self.access(), self.repository, directory)
+        return Workbench(self.access(), self.repository, directory, leave_out)
 
     def evaluate(self, mover: Mover, version: str, test: Callable[[Any, Version], Verdict]) -> Evaluation:
         """Bring a version to where it is tried, and try it. One that cannot be brought there is skipped, and that said.

@@ -11,6 +11,7 @@ branch may move meanwhile.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import secrets
@@ -35,13 +36,15 @@ class Session:
     """A search that was started.
 
     id: of this start, so that a process notices that somebody started anew. current: the version that was last said to
-    be tried. directory: where versions are to be tried, if one was named.
+    be tried. directory: where versions are to be tried, if one was named. leave_out: patterns of kept files that are
+    not put there.
     """
 
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     marks: Marks = field(default_factory=Marks)
     current: str | None = None
     directory: str | None = None
+    leave_out: tuple[str, ...] = ()
 
     def marking(self, verdict: Verdict, versions: Iterable[str]) -> Session:
         """The search with more marks."""
@@ -50,7 +53,7 @@ class Session:
     def as_json(self) -> dict[str, Any]:
         """A JSON-able form."""
         marks = [[mark.verdict, mark.version] for mark in self.marks.entries]
-        return {"id": self.id, "marks": marks, "current": self.current, "directory": self.directory}
+        return dataclasses.asdict(self) | {"marks": marks, "leave_out": list(self.leave_out)}
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> Session:
@@ -62,7 +65,7 @@ class Session:
             isinstance(item[name], str | None) for name in ("current", "directory")
         ):
             raise ValueError("an entry is no text")
-        return cls(item["id"], Marks(marks), item["current"], item["directory"])
+        return cls(item["id"], Marks(marks), item["current"], item["directory"], tuple(map(str, item["leave_out"])))
 
 
 class Journal:

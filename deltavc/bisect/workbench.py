@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from deltavc.errors import BadCheckpoint, ForeignWrite, InputError, UnknownRef, 
 from deltavc.held import HeldLanes, fresh
 from deltavc.lineage.resolve import resolve
 from deltavc.moving import move_base
+from deltavc.patterns import matching
 from deltavc.replica import Applied, Replica
 from deltavc.version import Version
 from deltavc.weights.followed import MOVING, VERSION, FollowedDirectory, Label, stamp
@@ -52,6 +53,8 @@ class Workbench:
 
     Args:
         directory: new, empty, or one that a workbench or a follower has left.
+        leave_out: names, or patterns of names, of kept files that have no place there: optimizer state may take more
+            than the weights, and no delta.
 
     Raises:
         BadCheckpoint: it holds files of others, or a version of another repository.
@@ -59,8 +62,9 @@ class Workbench:
         StoreDenied, StoreFull: it may not be written to, or its disk is full.
     """
 
-    def __init__(self, access: Access, repository: str, directory: str | Path) -> None:
+    def __init__(self, access: Access, repository: str, directory: str | Path, leave_out: Sequence[str] = ()) -> None:
         self._access = access
+        self._leave_out = (VERSION, MOVING, *leave_out)
         self._repository = repository
         self._live: tuple[VersionFiles, Replica] | None = None
         self._others: dict[str, str] = {}
@@ -140,7 +144,8 @@ class Workbench:
     def _files(self, version: str) -> VersionFiles:
         record = self._access.index.version(version).record
         layout = self._access.objects.layout(record.layout, version)
-        return VersionFiles(self.path, record, layout, leave_out=(VERSION, MOVING))
+        left_out = {name for pattern in self._leave_out for name in matching(pattern, record.files.keys())}
+        return VersionFiles(self.path, record, layout, left_out)
 
     # --- moving ---
 

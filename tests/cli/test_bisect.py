@@ -246,6 +246,15 @@ def test_marks_of_another_shell_are_taken_up_and_a_search_that_was_begun_anew_is
     assert len(bisect("log", "--json").json) == 2
 
 
+def test_files_that_are_left_out_are_not_put_there(bisect, place):
+    bisect("start", "main", "step:0", "--into", "tries", "--leave-out", "conf*")
+    bisect("run", "echo {step} >> tried; ls {path} >> listed; test {step} -lt 11")
+    assert set((place / "listed").read_text().split()) == {"VERSION", "model.safetensors"}
+    told = len((place / "tried").read_text().split())
+    bisect("run", "false")  # it is found already, and nothing is tried
+    assert len((place / "tried").read_text().split()) == told
+
+
 def test_each_try_is_put_where_start_says(bisect, place, ids):
     bisect("start", "main", "step:0", "--into", "tries")
     for verdict in ("good", "bad"):
