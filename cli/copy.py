@@ -38,6 +38,8 @@ def copy(settings: Settings, out: Output, source: str, target: str, refs: tuple[
         except NotARepository:
             place = "memory://what-would-be-copied" if dry_run else target
             other = deltavc.init(place, "none", options)
+        if one.url == other.url:
+            raise click.UsageError(f"SRC and DST are one repository, {one.url}")
         with other, out.steps() as progress:
             done = deltavc.copy(one, other, refs or None, dry_run=dry_run, progress=progress)
     out.copied(replace(done, url=target) if dry_run else done)
