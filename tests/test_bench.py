@@ -50,6 +50,7 @@ def test_plots_are_small_images(figures, tmp_path):
     [
         ["lineage.py", "--versions", "3000"],
         ["commit.py", "--mib", "16", "--rounds", "1"],
+        pytest.param(["reindex.py", "--versions", "1000"], marks=pytest.mark.long),
         pytest.param(["bisecting.py", "--mib", "1", "--steps", "8"], marks=pytest.mark.long),
     ],
     ids=lambda script: script[0],
