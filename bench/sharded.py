@@ -36,7 +36,7 @@ from deltavc.base import Point
 from deltavc.layout import Layout, TensorSpec
 from deltavc.packing import Read
 from deltavc.sharded.arrangement import Arrangement
-from deltavc.sharded.pieces import Description, Pieces
+from deltavc.sharded.pieces import Pieces, Told
 from deltavc.sharded.words import Share
 
 PAGE = compare.ROOT / "docs" / "scaling.md"
@@ -106,13 +106,13 @@ def arranged(size: int, tensors: int) -> dict[str, float]:
     """What every rank does once with what all say that they hold: pieces of every tensor."""
     bodies = [described(rank, size, tensors) for rank in range(size)]
     before, began = resident(), time.process_time()
-    told = Description.read(bodies)
+    told = Told.read(bodies)
     read = time.process_time()
-    arrangement = Arrangement.of(told)
+    arrangement = Arrangement.of(told, 0)
     done = time.process_time()
     pieces = size * tensors
     nbytes = (resident() - before) / pieces
-    assert len(arrangement.owned) == size
+    assert len(arrangement.owned) == tensors
     return {
         "ranks": size,
         "tensors": tensors,

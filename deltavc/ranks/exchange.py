@@ -25,6 +25,11 @@ class Exchange:
         self._council = council
         self._group: Any = None
 
+    @property
+    def rank(self) -> int:
+        """Which of the council's ranks this is."""
+        return self._council.rank
+
     def sum(self, values: Tensor, call: Call) -> Tensor:
         """Add up what every rank passes, element by element, modulo 2**64.
 

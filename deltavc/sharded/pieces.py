@@ -7,7 +7,7 @@ other ranks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,9 @@ from deltavc.parts import shards_of
 from deltavc.weights.state import StateView, open_state
 
 MAX_DESCRIPTION = 1 << 30
-"""Bytes of a description that another rank may send, unpacked."""
+"""Bytes of a part of a description that another rank may send, unpacked."""
+
+_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,47 +72,68 @@ class Pieces:
         return self._local.lanes(piece.tensor.tie or name, box.within(piece.box))
 
     def description(self, files: Iterable[str]) -> bytes:
-        """What this rank holds, and the names of the files it was given, for the others."""
-        tensors = []
+        """What this rank holds, and the names of the files it was given, for the others.
+
+        The tensors, which many ranks tell alike, and then where this rank's boxes of them lie.
+        """
+        tensors, at = [], []
+        boxes: dict[Box, int] = {}
         for name, piece in self.pieces.items():
             spec, box, tie = piece.tensor, piece.box, piece.tensor.tie
             if tie is not None and self.pieces[tie].box != box:
                 tie = None  # the same memory, as other parts of two tensors
-            tensors.append([name, spec.dtype, spec.shape, tie, box.offsets, box.lengths])
-        return zstd.compress(json.dumps({"tensors": tensors, "files": sorted(files)}).encode())
+            tensors.append([name, spec.dtype, spec.shape, tie])
+            at.append(boxes.setdefault(box, len(boxes)))
+        alike = zstd.compress(json.dumps(tensors).encode())
+        held = {"boxes": [[box.offsets, box.lengths] for box in boxes], "at": at, "files": sorted(files)}
+        return len(alike).to_bytes(_LENGTH, "little") + alike + zstd.compress(json.dumps(held).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What another rank says it holds."""
+    """What a rank says it holds.
 
-    pieces: Mapping[str, Piece]
+    tensors: whole ones; the same object for all ranks that hold pieces of the same. at: for each of them, which of
+    `Told.boxes` is held. files: names of those that came with it.
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    at: tuple[int, ...]
     files: tuple[str, ...]
 
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What all ranks say they hold, by rank. boxes: all that there are, each once."""
+
+    boxes: Sequence[Box]
+    ranks: Sequence[Description]
+
     @classmethod
-    def read(cls, bodies: Iterable[bytes]) -> list[Description]:
+    def read(cls, bodies: Iterable[bytes]) -> Told:
         """What `Pieces.description` wrote on each rank.
 
-        Many ranks hold pieces of the same tensors, and many tensors are cut alike: what is equal is kept once.
+        Ranks times tensors may be millions, and few of them differ: what is equal is read and kept once.
         """
-        boxes: dict[Box, Box] = {}
-        tensors: dict[tuple[Any, ...], TensorSpec] = {}
-
-        def piece(
-            name: str, dtype: str, shape: list[int], tie: str | None, offsets: list[int], lengths: list[int]
-        ) -> Piece:
-            box = Box(tuple(offsets), tuple(lengths))
-            key = (name, dtype, tie, *shape)
-            tensor = tensors.get(key)
-            if tensor is None:
-                tensor = tensors[key] = TensorSpec(name, dtype, tuple(shape), tie)
-            return Piece(tensor, boxes.setdefault(box, box))
-
-        described = []
+        numbers: dict[Box, int] = {}
+        alike: dict[bytes, tuple[TensorSpec, ...]] = {}
+        ranks = []
         for body in bodies:
-            found = json.loads(zstd.decompress_within(body, 1, MAX_DESCRIPTION))
-            described.append(cls({told[0]: piece(*told) for told in found["tensors"]}, tuple(found["files"])))
-        return described
+            end = _LENGTH + int.from_bytes(body[:_LENGTH], "little")
+            first = body[_LENGTH:end]
+            if first not in alike:
+                alike[first] = tuple(
+                    TensorSpec(name, dtype, tuple(shape), tie) for name, dtype, shape, tie in _json(first)
+                )
+            held = _json(body[end:])
+            boxes = [Box(tuple(offsets), tuple(lengths)) for offsets, lengths in held["boxes"]]
+            known = [numbers.setdefault(box, len(numbers)) for box in boxes]
+            ranks.append(Description(alike[first], tuple(known[number] for number in held["at"]), tuple(held["files"])))
+        return cls(tuple(numbers), ranks)
+
+
+def _json(body: bytes) -> Any:
+    return json.loads(zstd.decompress_within(body, 1, MAX_DESCRIPTION))
 
 
 def _view(tensors: Mapping[str, Tensor], dtype: torch.dtype | str | None) -> StateView:

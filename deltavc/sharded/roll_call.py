@@ -15,7 +15,7 @@ from deltavc.errors import BadMetadata
 from deltavc.ranks.council import Call
 from deltavc.ranks.exchange import Exchange
 from deltavc.sharded.arrangement import Arrangement
-from deltavc.sharded.pieces import Description
+from deltavc.sharded.pieces import Told
 from deltavc.sharded.words import Facts
 
 
@@ -43,7 +43,7 @@ class RollCall:
         arranged = blake3("".join(facts.held for facts in told).encode()).hexdigest()
         if self._known is None or any(facts.arranged != arranged for facts in told):
             bodies = self._exchange.gather(description, call)
-            self._known, self._arranged = Arrangement.of(Description.read(bodies)), arranged
+            self._known, self._arranged = Arrangement.of(Told.read(bodies), self._exchange.rank), arranged
         return self._known, told[0]
 
 

@@ -98,7 +98,7 @@ class Stance:
         Raises:
             CorruptObject, MissingObject, NoPath: they cannot be read.
         """
-        base, layout, owned = self.base, arrangement.layout, arrangement.owned[self._rank]
+        base, layout, owned = self.base, arrangement.layout, arrangement.owned
         self._room.devices = {name: tensor.device for name, tensor in pieces.tensors.items()}
         before = base.layout
         if before is not None:
