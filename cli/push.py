@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _STEPS = 5
 """How often workers wait for each other while they carry out one order, at most."""
 
+_LONG_PAUSE = 3600.0
+"""Seconds that writing every weight anew may take."""
+
 
 @click.command()
 @click.argument("ref")
@@ -77,10 +80,10 @@ def push(
     if not sglang and not vllm:
         raise click.UsageError("there is no engine to push to: name one with --sglang URL or --vllm URL")
     settings = click.get_current_context().ensure_object(Settings)
-    patience = timeout * _STEPS
+    patience = max(timeout * _STEPS, _LONG_PAUSE if long_pause else 0)
     engines: list[Engine] = [
-        *(SGLang(url, patience, token) for url in sglang),
-        *(VLLM(url, patience, token) for url in vllm),
+        *(SGLang(url, patience, token) for url in dict.fromkeys(sglang)),
+        *(VLLM(url, patience, token) for url in dict.fromkeys(vllm)),
     ]
     order = Order(
         "stage",

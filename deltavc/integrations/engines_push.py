@@ -11,6 +11,7 @@ paused: it serves nothing rather than something wrong.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from deltavc.errors import (
     EngineError,
     EngineStopped,
     EngineVersionUnknown,
-    RefError,
+    UnknownRef,
     WorkerFailed,
 )
 from deltavc.integrations.engines import Order, Report
@@ -115,7 +116,6 @@ def push(
     *,
     at: str | None = None,
     running: Running = "requeue",
-    staging_timeout: float = 3600.0,
 ) -> Pushed:
     """Bring engines to a version: all workers of all of them, or none.
 
@@ -125,7 +125,6 @@ def push(
         order: what all orders have in common: the repository as workers open it, time-outs, memory.
             `long_pause`: write in the pause, and not stage before it, where staging says that it has to be.
         at: the version that engines were started with, if they have not been pushed to yet.
-        staging_timeout: seconds that staging may take.
 
     Raises:
         UnknownRef, AmbiguousRef: of the refs.
@@ -143,7 +142,7 @@ def push(
         for engine in engines
     }
     begin = time.monotonic()
-    looks = _stage(engines, orders, begin + staging_timeout)
+    looks = _stage(engines, orders)
     staged = time.monotonic()
     held = [_Held(engine, orders[engine], looks[engine], labels[engine], halted[engine], running) for engine in engines]
     moved = _swap(held)
@@ -152,24 +151,23 @@ def push(
 
 def _known(repo: Repo, label: str) -> str | None:
     """The version that an engine's name for its weights stands for, if we gave it."""
-    try:
-        version = repo.resolve(label)
-    except RefError:
+    if re.fullmatch("[0-9a-f]{64}", label) is None:
         return None
-    return version if version == label else None
+    try:
+        return repo.resolve(label)
+    except UnknownRef:
+        return None
 
 
 # --- beside serving ---
 
 
-def _stage(engines: Sequence[Engine], orders: Mapping[Engine, Order], deadline: float) -> dict[Engine, Report]:
+def _stage(engines: Sequence[Engine], orders: Mapping[Engine, Order]) -> dict[Engine, Report]:
     """Have all workers of all engines stage, and tell where they are then."""
     try:
         found = _every(engines, lambda engine: engine.order(orders[engine]))
         pause = _LOOKS[0]
         while waiting := [engine for engine in engines if not _is_ready(engine, found[engine], orders[engine])]:
-            if time.monotonic() > deadline:
-                raise WorkerFailed(waiting[0].url, 0, "time_out", "staging took longer than it may")
             time.sleep(pause)
             pause = min(pause * 1.5, _LOOKS[1])
             found |= _every(waiting, lambda engine: engine.order(replace(orders[engine], action="status")))
@@ -231,12 +229,14 @@ class _Held:
         """Bring all workers to the version that they were at. Raises if it is not shown that they are."""
         report = self.engine.order(replace(self.order, action="status"))
         before = self.look.version
-        if moved := before is None or report.version != before:
-            back = replace(self.order, action="move", version=before or self.order.version, long_pause=False)
-            report = self._at(before, self.engine.order(back))
+        if before is None:  # its weights were no version, and there is nothing to go back to
+            raise self._astray(report)
+        moved = report.version != before
+        if moved:
+            self._at(before, self.engine.order(replace(self.order, action="move", version=before, long_pause=False)))
         if moved or self.halted:
             self.engine.flush(self.running)
-        label = before if self.halted and before is not None else self.label
+        label = before if self.halted else self.label
         if self.engine.label() != label:
             self.engine.stamp(label)
 
@@ -246,13 +246,16 @@ class _Held:
         except EngineError as error:
             raise EngineStopped(self.engine.url, f"all its workers are at one version, but {error}") from error
 
-    def _at(self, version: str | None, report: Report) -> Report:
+    def _at(self, version: str, report: Report) -> Report:
         if report.failed is not None:
             raise _error_of(self.engine, report)
-        if version is None or report.version != version:
-            where = ", ".join(f"{each.rank} is {each.state} at {(each.version or '-')[:12]}" for each in report.workers)
-            raise WorkerFailed(self.engine.url, report.workers[0].rank, "astray", f"of the workers, {where}")
+        if report.version != version:
+            raise self._astray(report)
         return report
+
+    def _astray(self, report: Report) -> WorkerFailed:
+        where = ", ".join(f"{each.rank} is {each.state} at {(each.version or '-')[:12]}" for each in report.workers)
+        return WorkerFailed(self.engine.url, report.workers[0].rank, "astray", f"of the workers, {where}")
 
 
 def _swap(held: Sequence[_Held]) -> dict[_Held, Report]:

@@ -99,6 +99,9 @@ class ServedModel:
 
     def carry_out(self, order: Order) -> Report:
         """Do what an order says, and tell where all workers are then. Never raises an Exception."""
+        self._council.timeout = order.timeout
+        if self._group is not None:
+            self._group.timeout = order.timeout
         applied: Applied | None = None
         failure: Exception | None = None
         try:

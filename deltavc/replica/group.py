@@ -98,6 +98,15 @@ class ReplicaGroup(LiveVersion):
         """How many ranks the group has."""
         return self._council.size
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that a rank waits for the others at each step of a call. Set it between calls, the same on all."""
+        return self._council.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._council.timeout = self._patience = seconds
+
     # --- moving ---
 
     def stage(self, ref: str = "main") -> Staged:

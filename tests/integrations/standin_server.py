@@ -15,7 +15,7 @@ EXTENSION = "deltavc.integrations.vllm.WorkerExtension"
 
 
 def main(pipe, engine, contract, workers):
-    """Serve until the pipe is closed. Says its port there; gives `get` and `set` of the engine's state."""
+    """Serve until the pipe is closed. Says its port there, and does what a test asks of the workers and the state."""
     app = {"sglang": SGLangServer, "vllm": VLLMServer}[engine](contract, workers)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: Handler(app, *args))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -43,15 +43,23 @@ class Server:
         self._workers = workers
 
     def workers_do(self, name, args, rank=None):
-        """Have all workers do something, or one, and give what each returned, or the error that it raised.
+        """Have all workers do something, or one, and give what each returned, or what it raised; EOFError if it died.
 
         Args:
             args: for all of them, or a list of each one's.
         """
         those = range(len(self._workers)) if rank is None else [rank]
         for each in those:
-            self._workers[each].send((name, args[each] if isinstance(args, list) else args))
-        return [self._workers[each].recv() for each in those]
+            with contextlib.suppress(BrokenPipeError):
+                self._workers[each].send((name, args[each] if isinstance(args, list) else args))
+        return [_heard(self._workers[each]) for each in those]
+
+    def alive(self, name, args):
+        """What all workers return; the engine ends when one died."""
+        found = self.workers_do(name, args)
+        if any(isinstance(each, EOFError) for each in found):
+            raise EOFError
+        return found
 
     def exchange(self, name, value):
         """Something of the state, for a test; set to a value if there is one."""
@@ -81,6 +89,13 @@ class Server:
         missing = {name for name, default in fields.items() if default is None} - body.keys()
         if not query.keys() <= queries or not body.keys() <= known or missing:
             raise Refused(422, {"detail": f"fields {sorted(body)} {sorted(query)}, missing {sorted(missing)}"})
+
+
+def _heard(worker):
+    try:
+        return worker.recv()
+    except EOFError as error:
+        return error
 
 
 class SGLangServer(Server):
@@ -122,7 +137,7 @@ class SGLangServer(Server):
         assert len(serialized_named_tensors) == len(self._workers)
         tells = not self.state.get("without_plugin")
         orders = [(each, load_format, tells) for each in serialized_named_tensors]
-        success, message = self.workers_do("update", orders)[0]  # a worker that raised would have ended the engine
+        success, message = self.alive("update", orders)[0]  # a worker that raised would have ended the engine
         assert not flush_cache
         if not success:
             raise Refused(400, {"success": False, "message": message})
@@ -160,7 +175,7 @@ class VLLMServer(Server):
         return {"status": "resumed"}
 
     def collective_rpc(self, method, args):
-        found = self.workers_do("rpc", (method, args))
+        found = self.alive("rpc", (method, args))
         assert not any(isinstance(each, Exception) for each in found), "vLLM's answers would be out of step"
         return {"results": found}
 
@@ -196,7 +211,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 status, told = 200, self._app.answer(self.command, asked.path, body, dict(parse_qsl(asked.query)))
         except Refused as refused:
             status, told = refused.status, refused.told
-        except (EOFError, BrokenPipeError):  # a worker is dead, and the engine with it
+        except EOFError:  # a worker is dead, and the engine with it
             self.close_connection = True
             return
         text = told.encode() if isinstance(told, str) else json.dumps(told).encode()

@@ -263,10 +263,9 @@ def test_one_worker_that_cannot_stage_keeps_all_from_moving(repo):
 def test_an_engine_whose_worker_died_is_told_of(repo, name):
     with engine(name) as served:
         pushed(repo, "step:1", served)
-        with pytest.raises(EOFError):
-            served.do("die", rank=1)
+        assert isinstance(served.do("die", rank=1)[0], EOFError)
         with pytest.raises((EngineUnreachable, EngineStopped)):
-            pushed(repo, "step:2", served, timeout=2.0)
+            pushed(repo, "step:2", served, timeout=0.2)
 
 
 def test_the_command_says_what_it_did_and_why_it_did_not(repo, engines):

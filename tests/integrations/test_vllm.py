@@ -11,7 +11,7 @@ import pytest
 
 import deltavc
 from deltavc.integrations import vllm
-from deltavc.integrations.engines import Order
+from deltavc.integrations.engines import Order, Report
 from tests.integrations.standin_engine import CONTRACTS, engine
 from tests.integrations.standin_layers import Shape, checkpoint
 from tests.integrations.standin_worker import engine_base, module
@@ -88,6 +88,25 @@ def test_vllms_own_weight_updates_move_or_raise_on_the_last_worker_alone(tmp_pat
         assert served.do("init_weight_transfer_engine", asked) == [None, None]
         assert served.do("update_weights", {"version": first}) == [None, None]
         assert served.holds(checkpoint(Shape(), 0))
+
+
+def test_a_worker_that_is_left_alone_moves_nothing_and_says_who_is_silent(tmp_path):
+    with deltavc.init(tmp_path / "runs") as repo, engine("vllm") as served:
+        with repo.writer("main") as writer:
+            first, second = (writer.commit(checkpoint(Shape(), step), step=step).id for step in range(2))
+
+        def order(action, version, timeout, rank=None):
+            text = Order(action, repo.url, version, first, timeout=timeout).to_json()
+            return Report.from_json(served.do("rpc", "deltavc_order", [text], rank=rank)[0])
+
+        assert order("move", second, 20.0).version == second
+        assert isinstance(served.do("die", rank=1)[0], EOFError)
+        before = served.do("parameters", rank=0)
+        report = order("move", first, 1.0, rank=0)  # and it takes seconds, not twenty
+        assert report.failed.failure == "group_broken"
+        assert [worker.state for worker in report.workers] == ["serving", "silent"]
+        assert report.version is None
+        assert served.do("parameters", rank=0) == before
 
 
 def test_more_copies_than_one_are_refused():
