@@ -90,6 +90,10 @@ class Commands(click.Group):
         name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
         command = getattr(importlib.import_module(f".{name}", __package__), name)
         assert isinstance(command, click.Command)
+        if ctx.resilient_parsing:  # a shell asks what there is
+            from .completing import offer_refs
+
+            offer_refs(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from deltavc.upkeep.verify_files import Match
     from deltavc.version import Version
 
+    from .completion_install import Installed
+
 _LINES = 256
 """Lines of a long result that are printed at once."""
 
@@ -239,6 +241,10 @@ class Output:
         """A database whose schema was brought up to date."""
         said = f"the schema is {after}" + (" already" if before == after else f", was {before or 'none'}")
         self._print({"before": before, "after": after}, [said])
+
+    def completion_installed(self, found: Installed) -> None:
+        """Completion that was installed for a shell, or was there already."""
+        self._print(found.as_json(), texts.completion_installed(found))
 
     def raw(self, text: str) -> None:
         """Text that has no other form: a completion script."""

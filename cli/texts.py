@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from deltavc.upkeep.compact import Compacted
     from deltavc.version import Version
 
+    from .completion_install import Installed
+
 SHORT = 12
 """Digits of an id that people are shown."""
 
@@ -277,6 +279,16 @@ def compacted(done: Compacted) -> Iterator[str]:
         yield "nothing is damaged by that; compact again"
     if done.beyond:
         yield f"still beyond the bounds: {', '.join(version[:SHORT] for version in done.beyond)}"
+
+
+def completion_installed(found: Installed) -> Iterator[str]:
+    """Where completion was installed."""
+    if not found.changed:
+        yield f"completion for {found.shell} is installed already: {plain(found.script)}"
+    for path in found.changed:
+        yield f"wrote {plain(path)}" if path == found.script else f"wrote a line to {plain(path)}, which reads it"
+    if found.changed:
+        yield "it is there in every new shell"
 
 
 # --- words ---
