@@ -116,7 +116,7 @@ class Line:
         """
         waits = self._options.get("on_busy", "wait") == "wait"
         while self._pending and (self._pending[0][2].done() or (waits and len(self._pending) >= self._most)):
-            self._land_one()
+            self._hear_one()
 
     def commit(
         self,
@@ -153,7 +153,8 @@ class Line:
         Raises:
             UnknownRef: there is none; or `to` names none.
         """
-        self._land()
+        while self._pending:
+            self._hear_one()
         assert self._at is not None  # a step was committed, or compared
         committed = self._at.step == step
         if self._after and not committed:
@@ -172,7 +173,8 @@ class Line:
         """Wait for what is on its way. Raises what it failed with, unless that is to be logged."""
         writer, self._writer = self._writer, None
         try:
-            self._land()
+            while self._pending:
+                self._land_one()
         finally:
             for _, _, future in self._pending:
                 future.exception()  # abandoned with the one that failed, which is raised
@@ -200,9 +202,11 @@ class Line:
         told: dict[str, Any] = {name: self._options[name] for name in ("codec", "dtype") if name in self._options}
         return self._repo.commit(model, self._branch, parents=[], step=step, metrics=metrics, files=files, **told)
 
-    def _land(self) -> None:
-        while self._pending:
+    def _hear_one(self) -> None:
+        try:
             self._land_one()
+        except CommitInDoubt as error:
+            log.warning("%s", error)  # the writer settles it at its next call, which fails if it cannot
 
     def _land_one(self) -> None:
         step, has_state, future = self._pending.popleft()
@@ -213,9 +217,6 @@ class Line:
 
     def _failed(self, step: int, has_state: bool, error: DeltavcError) -> None:
         self.lacks_state = self.lacks_state or has_state
-        if isinstance(error, CommitInDoubt):  # the writer settles it at its next call, and says so if it cannot
-            log.warning("step %d: %s", step, error)
-        elif self._on_error == "raise":
+        if self._on_error == "raise":
             raise error
-        else:
-            log.warning("step %d was not committed, the next one covers it: %s", step, error)
+        log.warning("the commit of step %d failed, and the run goes on: %s", step, error)

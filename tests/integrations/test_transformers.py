@@ -269,15 +269,16 @@ def test_a_commit_of_somebody_else_ends_the_run(tmp_path):
 class Outage(TrainerCallback):
     """The store takes nothing while some steps are committed."""
 
-    def __init__(self, repo, steps):
-        self.repo, self.steps, self.down = repo, steps, contextlib.ExitStack()
+    def __init__(self, repo, steps, **down):
+        self.repo, self.steps, self.how = repo, steps, down or {"names": WRITES}
+        self.down = contextlib.ExitStack()
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.down.close()
         if state.global_step in self.steps:
             while self.repo.version("main").step < state.global_step - 1:
                 time.sleep(0.01)
-            self.down.enter_context(self.repo.store.down(names=WRITES))
+            self.down.enter_context(self.repo.store.down(**self.how))
 
 
 @pytest.fixture
@@ -300,6 +301,14 @@ def test_a_step_that_the_store_does_not_take_ends_the_run_at_the_next(unsteady, 
     assert unsteady.version("main").step == 2
 
 
+def test_a_step_whose_fate_the_store_does_not_tell_is_settled_at_the_next(never_killed, unsteady, tmp_path, caplog):
+    lost = Outage(unsteady, {6}, how="after", when=lambda key: key.startswith("refs/"))
+    make_trainer(tmp_path, lost, DeltavcCallback(unsteady)).train()
+    told = [(version.step, version.fingerprint) for version in line(never_killed[2].repo)]
+    assert [(version.step, version.fingerprint) for version in line(unsteady)] == told
+    assert "is not known" in caplog.text
+
+
 def test_a_run_may_go_on_without_the_steps_that_the_store_did_not_take(never_killed, unsteady, tmp_path, caplog):
     _, weights, _ = never_killed
     callback = DeltavcCallback(unsteady, state_every=3, on_error="log")
@@ -308,7 +317,7 @@ def test_a_run_may_go_on_without_the_steps_that_the_store_did_not_take(never_kil
     assert [version.step for version in found] == [0, 1, 3, 4, 5, 7, 8, 9, 10]
     assert [version.step for version in found if "optimizer.pt" in version.files] == [0, 3, 7, 9, 10]
     assert all(same(unsteady.checkout(version.id), weights[version.step]) for version in found)
-    assert "step 6 was not committed, the next one covers it" in caplog.text
+    assert "the commit of step 6 failed, and the run goes on" in caplog.text
 
 
 def test_a_model_in_parts_is_refused(tmp_path):
