@@ -30,6 +30,11 @@ KINDS = {
     "DatabaseUnavailable": ("database_unavailable", 1),
     "DirectoryInUse": ("directory_in_use", 11),
     "EncodeMismatch": ("encode_mismatch", 20),
+    "EngineRefused": ("engine_refused", 1),
+    "EngineStopped": ("engine_stopped", 20),
+    "EngineUnfit": ("engine_unfit", 1),
+    "EngineUnreachable": ("engine_unreachable", 1),
+    "EngineVersionUnknown": ("engine_version_unknown", 1),
     "ForeignWrite": ("foreign_write", 1),
     "FormatUnsupported": ("format_unsupported", 1),
     "GroupBroken": ("group_broken", 1),
@@ -57,6 +62,7 @@ KINDS = {
     "UnknownCodec": ("unknown_codec", 1),
     "UnknownRef": ("unknown_ref", 1),
     "UnsupportedDtype": ("unsupported_dtype", 1),
+    "WorkerFailed": ("worker_failed", 1),
     "WriterBusy": ("writer_busy", 1),
     "WriterClosed": ("writer_closed", 1),
     "WrongDatabase": ("wrong_database", 1),
@@ -80,6 +86,10 @@ TREE = {
         "ReplicaClosed",
     },
     "GroupError": {"PeerFailed", "GroupBroken"},
+    "EngineError": {
+        *("EngineUnreachable", "EngineRefused", "EngineUnfit", "EngineVersionUnknown", "WorkerFailed"),
+        "EngineStopped",
+    },
 }
 
 VALUES = {
