@@ -11,10 +11,11 @@ import time
 
 import pytest
 
+from deltavc import rewriting
 from deltavc.errors import DeltavcError, HookFailed, ReplicaUnusable
 from deltavc.kernels import host_swap, swapping
 from deltavc.replica import live as live_version
-from deltavc.replica import replica, rewriting, swaps
+from deltavc.replica import replica, swaps
 from tests.replica.samples import line_of
 from tests.states import copied, same
 
