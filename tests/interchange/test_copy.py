@@ -167,7 +167,7 @@ def test_it_goes_on_after_a_failure_at_any_write_and_a_ref_never_leads_to_what_i
 
 
 def test_an_interrupted_copy_carries_little_again(source, monkeypatch):
-    monkeypatch.setattr("deltavc.interchange.copying.GROUP_VERSIONS", 2)
+    monkeypatch.setattr("deltavc.interchange.carrying.GROUP_VERSIONS", 2)
     store = FaultyStore(ClockedStore())
     with opened(store) as target:
         with store.failing(50, KeyboardInterrupt(), names=WRITES), pytest.raises(KeyboardInterrupt):
@@ -271,7 +271,7 @@ def test_clean_up_that_listed_what_a_copy_puts_again_does_not_take_it(source):
 
 
 def test_a_copy_that_takes_longer_than_the_grace_looks_again_and_a_part_that_does_is_refused(source, monkeypatch):
-    monkeypatch.setattr("deltavc.interchange.copying.GROUP_VERSIONS", 2)
+    monkeypatch.setattr("deltavc.interchange.carrying.GROUP_VERSIONS", 2)
     store = FaultyStore(clocked := ClockedStore())
     with opened(store) as target:
         slow_packs = store.down(names=("put",), when=lambda key: key.startswith("packs/") and clocked.wait(hours=13))
@@ -302,7 +302,7 @@ def test_a_copy_may_be_between_kinds_of_stores(source, tmp_path):
 @pytest.mark.servers
 def test_a_copy_to_s3_and_back_is_the_same(source, tmp_path, s3, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("deltavc.interchange.copying.IN_MEMORY", 64 << 5)  # some of it goes through files
+    monkeypatch.setattr("deltavc.interchange.carrying.IN_MEMORY", 64 << 5)  # some of it goes through files
     url = f"{s3.new_bucket()}/run"
     with deltavc.init(url, storage_options=s3.storage_options) as bucket:
         assert deltavc.copy(source, bucket).num_versions == 10
