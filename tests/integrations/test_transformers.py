@@ -334,11 +334,11 @@ def test_a_model_in_parts_is_refused(tmp_path):
 
 def test_batches_that_would_not_come_again_are_told_of(tmp_path, caplog):
     with deltavc.init("memory://drawn") as repo:
-        trainer = make_trainer(tmp_path, DeltavcCallback(repo, state_every=2), max_steps=5)
+        trainer = make_trainer(tmp_path, DeltavcCallback(repo, state_every=2), max_steps=3)
         trainer.train()
         assert not caplog.records
         plain = trainer.data_collator
-        trainer = make_trainer(tmp_path, DeltavcCallback(repo, "drawn", state_every=2), max_steps=5)
+        trainer = make_trainer(tmp_path, DeltavcCallback(repo, "drawn", state_every=2), max_steps=3)
         trainer.data_collator = lambda rows: plain(rows) if torch.rand(()) < 2 else None
         trainer.train()
         assert [record.getMessage()[:20] for record in caplog.records] == ["random numbers are d"]
