@@ -43,6 +43,9 @@ def _placed(command: Callable[P, None]) -> Callable[P, None]:
 def bisect() -> None:
     """Find the version at which something went bad.
 
+    Exit codes are git's: 0 when it is found or there is one to try, 2 when only versions are left that were skipped or
+    have no weights, 3 when a good version forked from what was bad already.
+
     \b
     Example:
       deltavc bisect start main step:100

@@ -27,7 +27,6 @@ _CANNOT_RUN = (126, 127)
 def run_to_the_end(search: Search, command: Sequence[str], place: Place) -> None:
     """Try versions until the first bad one is found, and say so."""
     from deltavc.bisect.search import Try
-    from deltavc.errors import NotBisecting
 
     session = search.placing(place)
     found = search.standing(session)
@@ -41,13 +40,8 @@ def run_to_the_end(search: Search, command: Sequence[str], place: Place) -> None
             for line in bisecting.trying(search.trying(found, None)):
                 search.out.note(line)
             evaluation = search.bisector.evaluate(workbench, found.choice.version, test)
-            with search.changing() as now:
-                if now.id != session.id:
-                    raise NotBisecting("the search was begun anew in another shell")
-                session = search.ready(now.marking(evaluation.verdict, [evaluation.version.id]))
-                search.journal.write(session)
+            session, found = search.record(session, evaluation)
             evaluations.append(evaluation)
-            found = search.standing(session)
     search.conclude(session, found, evaluations)
 
 

@@ -95,9 +95,9 @@ class Search:
                 if session.current is None:
                     raise click.UsageError("no version is being tried; name the one that you mean")
                 versions = [session.current]
-            session = self.ready(session.marking(verdict, versions))
+            session, found = self.ready(session.marking(verdict, versions))
             self.journal.write(session)
-        self.tell(session)
+        self.tell(session, found)
 
     def log(self) -> None:
         """Print the marks."""
@@ -162,28 +162,43 @@ class Search:
             raise NotBisecting(bisecting.waiting(session.marks))
         return self.bisector.standing(session.marks)
 
-    def ready(self, session: Session) -> Session:
-        """A search with what is to be tried next. Raises MarksContradict, BadMergeBase: its marks cannot be so."""
+    def ready(self, session: Session) -> tuple[Session, Standing | None]:
+        """A search with what is to be tried next, and where it stands; None if it lacks a mark.
+
+        Raises:
+            MarksContradict, BadMergeBase: its marks cannot be so.
+        """
         from deltavc.bisect.search import Try
 
-        current = None
-        if session.marks.bad is not None and session.marks.good:
-            choice = self.standing(session).choice
-            current = choice.version if isinstance(choice, Try) else None
-        return replace(session, current=current)
+        if session.marks.bad is None or not session.marks.good:
+            return replace(session, current=None), None
+        found = self.bisector.standing(session.marks)
+        return replace(session, current=found.choice.version if isinstance(found.choice, Try) else None), found
 
-    def tell(self, session: Session, evaluations: Sequence[Evaluation] = ()) -> None:
+    def record(self, session: Session, evaluation: Evaluation) -> tuple[Session, Standing]:
+        """Mark a version that was tried, beside what other shells marked meanwhile. Raises NotBisecting."""
+        from deltavc.errors import NotBisecting
+
+        with self.changing() as now:
+            if now.id != session.id:
+                raise NotBisecting("the search was begun anew in another shell")
+            session, found = self.ready(now.marking(evaluation.verdict, [evaluation.version.id]))
+            self.journal.write(session)
+        if found is None:
+            raise NotBisecting(bisecting.waiting(session.marks))
+        return session, found
+
+    def tell(self, session: Session, found: Standing | None) -> None:
         """Say where a search stands, and bring the version that is to be tried to its directory."""
         from deltavc.bisect.search import Try
 
-        marks = session.marks
-        if marks.bad is None or not marks.good:
+        if found is None:
+            marks = session.marks
             self.out.searched(bisecting.waiting_json(marks), [f"status: {bisecting.waiting(marks)}"])
             return
-        found = self.standing(session)
         self.warn(found)
         if not isinstance(found.choice, Try):
-            self.conclude(session, found, evaluations)
+            self.conclude(session, found)
             return
         if session.directory is not None:
             with self.out.progress("bringing the version there"), closing(self.workbench(session)) as workbench:
@@ -210,7 +225,7 @@ class Search:
         for base in found.doubts:
             self.out.note(f"{base[:12]}, from where a good version forked, cannot be tried and is taken to be good")
 
-    def conclude(self, session: Session, found: Standing, evaluations: Sequence[Evaluation]) -> None:
+    def conclude(self, session: Session, found: Standing, evaluations: Sequence[Evaluation] = ()) -> None:
         """Say what was found, and end the command."""
         with self.out.progress("comparing it with the version before"):
             result = self.bisector.conclusion(found, evaluations)
@@ -229,10 +244,10 @@ class Search:
         session = place.take(Session())
         for verdict, versions in marks:
             session = session.marking(verdict, versions)
-        session = self.ready(session)
+        session, found = self.ready(session)
         with self.journal.locked():
             self.journal.write(session)
-        self.tell(session)
+        self.tell(session, found)
 
     def _resolve(self, verdict: Verdict, refs: Sequence[str]) -> list[str]:
         """Versions by their refs. Those of A..B, which B has and A has not, can only be skipped."""

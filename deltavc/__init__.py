@@ -18,6 +18,7 @@ from deltavc.errors import DeltavcError
 
 if TYPE_CHECKING:
     from deltavc import bindings
+    from deltavc.bisect.result import Bisection
     from deltavc.diff import Diff, TensorDiff
     from deltavc.following import Follower, Moved
     from deltavc.interchange.copying import Copied, copy
@@ -47,6 +48,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged 
 
 __all__ = [
     "Applied",
+    "Bisection",
     "Bounds",
     "BranchMove",
     "Checkout",
@@ -81,6 +83,7 @@ __all__ = [
 ]
 
 _HOMES: dict[str, tuple[str, str | None]] = {
+    "Bisection": ("deltavc.bisect.result", "Bisection"),
     "BranchMove": ("deltavc.tail", "BranchMove"),
     "Bounds": ("deltavc.upkeep.ways", "Bounds"),
     "Checkout": ("deltavc.reader", "Checkout"),
