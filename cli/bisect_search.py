@@ -147,6 +147,7 @@ class Search:
         """The search that is on its way, which goes on in this place. Raises NotBisecting."""
         with self.changing() as session:
             session = place.take(session)
+            self._check(place, session)
             self.journal.write(session)
             return session
 
@@ -245,9 +246,15 @@ class Search:
         for verdict, versions in marks:
             session = session.marking(verdict, versions)
         session, found = self.ready(session)
+        self._check(place, session)
         with self.journal.locked():
             self.journal.write(session)
         self.tell(session, found)
+
+    def _check(self, place: Place, session: Session) -> None:
+        """Refuse a directory that versions cannot be put into, before it is kept as theirs."""
+        if place.directory is not None:
+            self.workbench(session).close()
 
     def _resolve(self, verdict: Verdict, refs: Sequence[str]) -> list[str]:
         """Versions by their refs. Those of A..B, which B has and A has not, can only be skipped."""

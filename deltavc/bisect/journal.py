@@ -3,6 +3,7 @@
     FOLDER/state.json    marks, what is tried now, and where; JSON with its checksum
     FOLDER/lock          held while a mark is added, by one process at a time
     FOLDER/weights/      where versions are tried, unless another directory was named
+    FOLDER/.gitignore    keeps all of it out of a git repository that holds the folder
 
 What follows from marks is not in it: it is worked out anew from the lineage each time. Ids are kept, not refs, so a
 branch may move meanwhile.
@@ -102,6 +103,7 @@ class Journal:
         while True:
             with file_errors(str(self._folder), "keeping a search"):
                 self._folder.mkdir(parents=True, exist_ok=True)
+                (self._folder / ".gitignore").write_text("*\n")  # what lies here may be large
                 file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)

@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import random
+import time
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from deltavc.weights.followed import MOVING, FollowedDirectory
 from tests import states
 from tests.faults import faulty
 from tests.followed import check
+from tests.processes import fresh
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +144,28 @@ def test_a_move_that_was_cut_off_is_not_believed(repo, place, bench, caplog):
     again.close()
     check(repo, place, "step:3")
     assert "is written anew" in caplog.text
+
+
+def move_for_ever(url, place):
+    with deltavc.open(url) as repo:
+        bench = repo.bisector().workbench(place)
+        for step in itertools.cycle((1, 3, 2, 6, 7, 5)):
+            bench.move(repo.resolve(f"step:{step}"))
+
+
+@pytest.mark.long
+def test_whenever_it_is_killed_the_next_move_ends_at_exactly_the_version(repo, place):
+    chance = random.Random(5)
+    for step in itertools.islice(itertools.cycle((0, 2, 4, 7)), 12):
+        process = fresh.Process(target=move_for_ever, args=(repo.url, place))
+        process.start()
+        time.sleep(1 + chance.random())
+        process.kill()
+        process.join()
+        bench = repo.bisector().workbench(place)
+        bench.move(repo.resolve(f"step:{step}"))
+        bench.close()
+        check(repo, place, f"step:{step}")
 
 
 def test_a_move_that_fails_leaves_the_directory_as_it_was_and_can_be_made_again(repo, place, monkeypatch):

@@ -279,6 +279,16 @@ def test_a_repository_that_is_named_is_searched_from_anywhere(run, grown, folder
     assert [path for path in (folder / "state").rglob("*") if path.is_file()] == []
 
 
+def test_a_directory_of_others_is_refused_and_not_kept(bisect, place):
+    before = sorted((place / "step1").iterdir())
+    assert "not empty" in bisect("start", "main", "step:0", "--into", "step1", code=1).stderr
+    assert state_of(place).keys() == {place / ".deltavc" / "config.toml"}
+    bisect("start", "main", "step:0")
+    assert "not empty" in bisect("run", "--into", "step1", "true", code=1).stderr
+    assert "is the first bad version" in bisect("run", "test {step} -lt 11").stdout
+    assert sorted((place / "step1").iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
