@@ -247,7 +247,9 @@ def test_a_branch_that_went_on_by_itself_is_left_alone(repo, base, tmp_path):
 
 @pytest.mark.parametrize(("encoding", "checksum"), KINDS)
 def test_an_independent_receiver_reads_what_is_exported(repo, tmp_path, encoding, checksum):
-    state = {name: tensor for name, tensor in of_every_dtype().items() if not name.startswith(("complex128", "float4"))}
+    some = ("3x5x7", "bfloat16.scalar", "int8.0")
+    state = {name: tensor for name, tensor in of_every_dtype().items() if name.endswith(some)}
+    state = {name: tensor for name, tensor in state.items() if not name.startswith(("complex128", "float4"))}
     states = [state, stepped(state, 1), stepped(state, 2)]
     for each in states:
         repo.commit(each)
