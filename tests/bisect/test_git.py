@@ -44,7 +44,7 @@ def built(folder, parents):
     return {version: hashes[mark] for version, mark in marks.items()}
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(histories())
 def test_distances_are_those_of_git(parents):
     with temporary_directory("bisect-") as folder:
