@@ -4,8 +4,8 @@
     run/step-100/.metadata, __0_0.distcp           a folder of DCP directories, or one of them
     epoch_*.pt  weights-*.safetensors              what a glob, of the shell or quoted, finds
 
-A checkpoint's step is the number that its name gives after a word such as `checkpoint` or `step`, else the last
-number in it.
+A checkpoint's step is the number that its name gives after `step`, `iter`, `checkpoint`, `ckpt` or `epoch`, else a
+number at its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from deltavc.canonical import MAX_INTEGER
 from deltavc.errors import BadCheckpoint
 from deltavc.held import Allocate
 from deltavc.interchange.dcp import SUFFIX, is_dcp, open_dcp
@@ -33,10 +32,11 @@ in another format (as optimizer.pt has); all."""
 SMALL_BYTES = 64 << 20
 
 _TRAINERS = re.compile(r"checkpoint-([0-9]{1,15})")
-_NAMED = re.compile(
-    r"(?:global_step|step|iteration|iter|checkpoint|ckpt|epoch)[-_=.]?([0-9]{1,15})(?![0-9])", re.IGNORECASE
-)
-_NUMBER = re.compile(r"[0-9]{1,15}(?![0-9])")
+_WORDS = [
+    re.compile(rf"(?i:{word})[-_=.]?([0-9]{{1,15}})(?![0-9])")
+    for word in ("step", "iter(?:ation)?", "checkpoint|ckpt", "epoch")
+]
+_AT_END = re.compile(r"(?<![0-9])[0-9]{1,15}$")
 _GLOB = re.compile(r"[*?[]")
 _WHOLE_PICKLE = "pytorch_model.bin"
 _FSDP = "pytorch_model_fsdp_0"
@@ -139,11 +139,19 @@ def _at(path: Path) -> Iterator[Found]:
 
 def _named(path: Path, weights: Path) -> Found:
     name = Path(os.path.abspath(path)).name
-    told = _TRAINERS.fullmatch(name) or _NAMED.search(name)
-    numbers = [told[1]] if told else _NUMBER.findall(name.partition(".")[0] or name)
-    if not numbers or int(numbers[-1]) > MAX_INTEGER:
+    if (step := step_of(name)) is None:
         raise BadCheckpoint(str(path), "its name tells no step; commit it with `deltavc commit --step`")
-    return Found(path, int(numbers[-1]), weights)
+    return Found(path, step, weights)
+
+
+def step_of(name: str) -> int | None:
+    """The step that the name of a checkpoint tells: the number after a word for it, a better one first, or at the end."""
+    for word in _WORDS:
+        if (found := word.search(name)) is not None:
+            return int(found[1])
+    stem = name.rpartition(".")[0] if _is_weights(name) else name
+    told = _AT_END.search(stem)
+    return int(told[0]) if told else None
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import deltavc
 from deltavc.errors import BadCheckpoint, DeltavcError
+from deltavc.interchange.found import step_of
 from tests.faults import WRITES, faulty
 from tests.interchange.folders import STEPS, weights_at, write_trainer_checkpoint, write_trainer_output
 from tests.states import same
@@ -99,6 +100,27 @@ def test_it_works_without_a_database(tmp_path, out):
         deltavc.import_checkpoints(repo, [out / "checkpoint-10", out / "checkpoint-20"])
         assert deltavc.import_checkpoints(repo, out).num_new == 1
         assert same(repo.checkout("main~1"), weights_at(20))
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-100", 100),
+        ("global_step_7", 7),
+        ("epoch=3-step=1200.ckpt", 1200),
+        ("net-v2_epoch1_loss0.5.pt", 1),
+        ("Iteration0042", 42),
+        ("v1.5-100", 100),
+        ("net.10.safetensors", 10),
+        ("0030", 30),
+        ("Qwen2.5-7B", None),
+        ("model.safetensors", None),
+        ("final", None),
+        ("step-12345678901234567", None),
+    ],
+)
+def test_a_name_tells_its_step(name, step):
+    assert step_of(name) == step
 
 
 def test_files_in_a_folder_and_by_a_pattern(repo, tmp_path):
