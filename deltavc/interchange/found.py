@@ -145,7 +145,7 @@ def _named(path: Path, weights: Path) -> Found:
 
 
 def step_of(name: str) -> int | None:
-    """The step that the name of a checkpoint tells: the number after a word for it, a better one first, or at the end."""
+    """The step that a checkpoint's name tells: the number after a word for it, a better one first, or at the end."""
     for word in _WORDS:
         if (found := word.search(name)) is not None:
             return int(found[1])
