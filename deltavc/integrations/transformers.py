@@ -74,7 +74,8 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
                 from these a run can resume. The first and the last have it always.
             rollback_if: called with the metrics that were logged at a step, by name, when there are some. If it says
                 yes, the step is committed, and then branch, weights, optimizer and schedule go back to the newest
-                version before it that keeps the state. Steps and data go on: the next batch is the next one.
+                version that keeps the state, of a step at which it was asked before, or of an earlier one. Steps and
+                data go on: the next batch is the next one.
             rollback_to: a ref; instead of before the step, go back to the newest such version at or before this one.
             max_rollbacks: how often in a row to one version, before RolledBackTooOften is raised.
             on_error: what happens if the store fails, after all retries, to take a commit. "raise": the next step, or
@@ -103,6 +104,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._from: Path | None = None
         self._due: int | None = None
         self._first = False
+        self._over = False
         self._randoms = RandomNumbers()
         self._logged: dict[str, float] = {}
         self._metrics: dict[str, float] = {}
@@ -176,11 +178,12 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._rolled_back = ("", 0)
         self._first = by_the_first(lambda: self._begin(state.global_step, model))
         self._due = state.global_step if self._first else None
+        self._over = not self._first and 0 < state.max_steps <= state.global_step
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         resumed, self._from = self._from, None
         self._randoms.epoch_begins(resumed)
-        if state.epoch is None or state.epoch % 1 == 0:
+        if _is_between_epochs(state):
             self._settle(state, kwargs)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -189,6 +192,9 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._drop_folder()  # every process has read what it needs of it: their gradients came together
+        if self._over:
+            self._undo(state, kwargs)
+            return
         if self._due is not None:
             raise RuntimeError(f"step {self._due} was never through: this trainer does not call on_step_begin")
         self._due = state.global_step
@@ -217,10 +223,12 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def _settle(self, state: Any, live: Mapping[str, Any], last: bool = False) -> None:
         """Commit the step that was made, if it is due, and go back if the rule says so."""
         step, first = self._due, self._first
+        logged, self._logged = self._logged, {}
         if step is None:
             return
-        logged, self._logged = self._logged, {}
         self._due, self._first = None, False
+        if last and _is_between_epochs(state):
+            self._randoms.epoch_begins(None)  # with more steps the run would go on with another epoch
         has_state = first or last or self._keeps_state(step)
         randoms = self._randoms.files() if has_state or self._on_error == "log" else {}
         bad = False
@@ -232,7 +240,8 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             if not self._line.has(step, live["model"]) and due:
                 self._line.ready()
                 files = dict(self._described)
-                if has_state or (randoms and self._line.lacks_state):
+                # Nothing resumes from a bad step, even if this process is killed before the branch goes back.
+                if not bad and (has_state or (randoms and self._line.lacks_state)):
                     files |= randoms | kept.captured(
                         state, live["model"], live["optimizer"], live["lr_scheduler"], self._dtype
                     )
@@ -240,15 +249,17 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             if due:
                 self._metrics = {}
         if self._rollback_if is not None and shared(bad):
-            self._go_back(step, logged, live)
+            asked = max((told["step"] for told in state.log_history if told["step"] < step), default=0)
+            self._go_back(step, asked, logged, live)
 
-    def _go_back(self, step: int, logged: Mapping[str, float], live: Mapping[str, Any]) -> None:
+    def _go_back(self, step: int, asked: int, logged: Mapping[str, float], live: Mapping[str, Any]) -> None:
+        """Go back to before a step at which the rule held. asked: the last one before at which it did not."""
         told = ", ".join(f"{name}={value:.6g}" for name, value in list(logged.items())[:_TOLD])
         reason = f"rollback_if held at step {step}: {told}"
 
         def roll_back() -> str:
             assert self._line is not None  # the first process has one
-            return self._line.roll_back(step, self._rollback_to, reason).id
+            return self._line.roll_back(step, asked, self._rollback_to, reason).id
 
         target = by_the_first(roll_back)
         version = self.repo.version(target)
@@ -258,6 +269,18 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         log.warning("%s: went back to step %s", reason, version.step)
         if self._rolled_back[1] > self._max_rollbacks:
             raise RolledBackTooOften(self.branch, target, version.step, self._rolled_back[1], reason)
+
+    def _undo(self, state: Any, live: Mapping[str, Any]) -> None:
+        """Take back the step that Trainer makes of a run that was over when it was started again."""
+
+        def at() -> str:
+            assert self._line is not None  # the first process has one
+            return self._line.at
+
+        version = self.repo.version(by_the_first(at))
+        kept.restore(self.repo, version, live["model"], live["optimizer"], live["lr_scheduler"])
+        state.global_step -= 1
+        log.warning("%s was over at step %d: nothing was trained", self.branch, state.global_step)
 
     def _begin(self, step: int, model: torch.nn.Module) -> bool:
         """Find out where the branch is. Returns whether this run is its first."""
@@ -296,3 +319,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def _keeps_state(self, step: int) -> bool:
         return step % (self._every * self._state_every) == 0
+
+
+def _is_between_epochs(state: Any) -> bool:
+    return state.epoch is None or state.epoch % 1 == 0

@@ -64,6 +64,12 @@ class Line:
         self.lacks_state = False
         """Whether a commit that held the trainer's state failed, and the next one should hold it."""
 
+    @property
+    def at(self) -> str:
+        """The id of the version that the run is at."""
+        assert self._at is not None  # it has begun, and is not the branch's first
+        return self._at.id
+
     def begin(self, start: Start | None, step: int, model: torch.nn.Module) -> bool:
         """Go on from where the branch is, or from `start`. Returns whether the run is the branch's first.
 
@@ -142,10 +148,11 @@ class Line:
         else:
             self.lacks_state = self.lacks_state and not has_state
 
-    def roll_back(self, step: int, to: str | None, reason: str) -> Version:
-        """Move the branch to the newest version that holds the trainer's state, before this step or at or before `to`.
+    def roll_back(self, step: int, asked: int, to: str | None, reason: str) -> Version:
+        """Move the branch back, to the newest version that holds the trainer's state and is of step `asked` or before.
 
-        At a step that was rolled back before the run was resumed, the branch is left alone: it has gone on from there.
+        With `to`, it is the newest one at or before `to`. At a step that was rolled back before the run resumed,
+        the branch is left alone: it has gone on from there.
 
         Returns:
             The version. The live model is the caller's to move.
@@ -162,7 +169,7 @@ class Line:
         wanted = self._at if to is None else named(self._repo, to, self._branch)
         if committed and wanted.id == self._at.id:
             wanted = self._repo.version(f"{self._at.id}~1")
-        target = start_before(self._repo, wanted, self._state_file).at
+        target = start_before(self._repo, wanted, self._state_file, asked if to is None else None).at
         writer = self._open_writer()
         assert writer is not None  # there is a version, so there is a branch
         writer.rollback(target.id, reason)

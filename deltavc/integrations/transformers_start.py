@@ -53,15 +53,18 @@ def named(repo: Repo, ref: str, branch: str) -> Version:
     return repo.version(ref)
 
 
-def start_before(repo: Repo, version: Version, file: str) -> Start:
+def start_before(repo: Repo, version: Version, file: str, by: int | None = None) -> Start:
     """The newest version that keeps a file of this name, at or before a version on its first-parent history.
+
+    Args:
+        by: the last step that it may be of, unless it is the first of all.
 
     Raises:
         UnknownRef: there is none.
     """
     after: deque[Version] = deque()
     at = version
-    while not (at.weights and file in at.files):
+    while not (at.weights and file in at.files) or (by is not None and at.parents and (at.step or 0) > by):
         after.appendleft(at)
         if not at.parents:
             raise UnknownRef(version.id, "neither it nor a version before it holds a trainer's state")

@@ -1,6 +1,7 @@
 """A real Trainer with the callback: every step is there, and a run that was killed is one that never was."""
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -21,7 +22,17 @@ from deltavc.integrations.transformers import DeltavcCallback
 from deltavc.store.objects import open_store
 from tests.docs.pages import ROOT
 from tests.faults import WRITES, FaultyStore
-from tests.integrations.trainers import Spy, Stream, crash, make_trainer, nan_gradients, run, spoil, weights_of
+from tests.integrations.trainers import (
+    STEPS_PER_EPOCH,
+    Spy,
+    Stream,
+    crash,
+    make_trainer,
+    nan_gradients,
+    run,
+    spoil,
+    weights_of,
+)
 from tests.states import same
 from tests.test_faults import opened
 
@@ -172,6 +183,12 @@ def test_a_run_that_has_gone_bad_is_rolled_back_and_goes_on(tmp_path):
         assert trainer.lr_scheduler.last_epoch == 8
         assert all(tensor.isfinite().all() for tensor in (*moved.values(), *weights_of(trainer.model).values()))
 
+        # Killed between the commit of the bad step and the way back, it would not resume from the bad step.
+        repo.rollback("main", to=bad.id)
+        DeltavcCallback(repo).checkpoint(path=tmp_path / "resumes")
+        assert json.loads((tmp_path / "resumes" / "trainer_state.json").read_text())["global_step"] == 4
+        repo.rollback("main", to="main@{1}")
+
         # The same run, killed after it was rolled back: what is computed again goes bad and is rolled back again.
         with deltavc.init("memory://gone-bad-and-killed") as other:
             run(tmp_path, DeltavcCallback(other, state_every=4, rollback_if=nan_gradients), {6: spoil, 8: crash})
@@ -196,6 +213,40 @@ def test_a_run_that_stays_bad_ends_at_the_last_good_version(tmp_path):
         assert (caught.value.step, caught.value.times) == (2, 3)
         assert repo.version("main").step == 2
         assert same(weights_of(trainer.model), spy.weights[2])
+
+
+def test_a_rollback_ends_at_weights_that_the_rule_was_asked_about(tmp_path):
+    with deltavc.init("memory://asked-about") as repo:
+        callback = DeltavcCallback(repo, state_every=2, rollback_if=nan_gradients)
+        trainer, _ = run(tmp_path, callback, {5: spoil}, logging_steps=4, max_steps=8)
+        assert [version.step for version in line(repo)] == [0, 1, 2, 3, 4]  # 6 keeps the state, and was bad already
+        assert all(tensor.isfinite().all() for tensor in weights_of(trainer.model).values())
+
+
+def test_a_run_that_was_over_stays_as_it_is_when_it_is_started_again(tmp_path, caplog):
+    with deltavc.init("memory://over") as repo:
+        told = {"max_steps": 2, "lr_scheduler_type": "constant"}
+        first, _ = run(tmp_path, DeltavcCallback(repo), **told)
+        before = repo.reflog("main")
+        again, _ = run(tmp_path, DeltavcCallback(repo), **told)
+        assert repo.reflog("main") == before
+        assert same(weights_of(again.model), weights_of(first.model))
+        assert same(optimizer_of(again), optimizer_of(first))
+        assert again.state.global_step == 2
+        assert "main was over at step 2" in caplog.text
+
+
+@pytest.mark.long
+def test_a_run_that_was_over_at_the_end_of_an_epoch_goes_on_with_more_steps_as_if_it_had_had_them(tmp_path):
+    told = {"train_sampling_strategy": "group_by_length", "lr_scheduler_type": "constant"}
+    with deltavc.init("memory://more-steps") as repo, deltavc.init("memory://all-steps") as straight:
+        trainer, _ = run(tmp_path, DeltavcCallback(straight, state_every=3), max_steps=8, **told)
+        run(tmp_path, DeltavcCallback(repo, state_every=3), max_steps=STEPS_PER_EPOCH, **told)
+        run(tmp_path, DeltavcCallback(repo, state_every=3), {8: crash}, max_steps=8, **told)
+        resumed, weights = run(tmp_path, DeltavcCallback(repo, state_every=3), max_steps=8, **told)
+        assert min(weights) == 6
+        assert same(weights_of(resumed.model), weights_of(trainer.model))
+        assert [v.fingerprint for v in line(repo)] == [v.fingerprint for v in line(straight)]
 
 
 def test_metrics_between_commits_come_with_the_next_and_the_last_step_always_comes(tmp_path):
