@@ -30,7 +30,10 @@ from deltavc.upkeep.compact import Progress
 
 @dataclass(frozen=True, slots=True)
 class CopiedRef:
-    """A ref that was to be copied, by its full name, branches/main. moved: whether this call moved it, or would."""
+    """A ref that was to be copied, by its full name, branches/main: where it is now, or would be.
+
+    moved: whether this call moved it, or would.
+    """
 
     name: str
     version: str
@@ -69,14 +72,14 @@ def copy(
     copied; neither are settings, reflogs, and versions that no ref leads to.
 
     Args:
-        target: a new repository, or one with the same history, less of it or the same.
+        target: a new repository, or one with the same history: less of it, or, where nothing has to move, more.
         refs: names of branches and tags; None for all.
         dry_run: only say what would be copied.
         progress: called as it goes on.
 
     Raises:
         HistoriesDiffer: a branch of this name is there at a version that the one to copy never was at and does not come
-            from; or a tag at another version. Nothing was copied.
+            from, and never was where that is; or a tag at another version. Nothing was copied.
         RefExists: a branch there has the name of a tag to copy, or the other way around.
         UnknownRef: `refs` names what is neither a branch nor a tag.
         MissingObject, CorruptObject: something is gone or damaged here. No ref was moved.
@@ -94,11 +97,10 @@ def copy(
     heads = dict(_heads(one, refs))
     wanted = history(one.store, one.transfers, heads.values())
     there = {ref: other.refs.newest(ref) for ref in heads}
-    for ref, version in heads.items():
-        _check_follows(one, other, wanted, ref, version, _at(there[ref]))
+    goals = {ref: _goal(one, other, wanted, ref, version, _at(there[ref])) for ref, version in heads.items()}
     carrier = Carrier(one, other, wanted, show)
     found = carrier.look()
-    copied = tuple(CopiedRef(ref, version, _at(there[ref]) != version) for ref, version in heads.items())
+    copied = tuple(CopiedRef(ref, version, _at(there[ref]) != version) for ref, version in goals.items())
     if dry_run:
         return Copied(target.url, True, copied, *_totals(found))
     while found:
@@ -130,16 +132,24 @@ def _heads(access: Access, refs: Sequence[str] | None) -> Iterator[tuple[str, st
         yield ref, heads[ref]
 
 
-def _check_follows(one: Access, other: Access, wanted: History, ref: str, version: str, at: str | None) -> None:
-    """Refuse to move a ref there from where (`at`) the one here never was."""
+def _goal(one: Access, other: Access, wanted: History, ref: str, version: str, at: str | None) -> str:
+    """Where a ref there, which is `at` a version, is to be when the one here is at `version`.
+
+    It follows if it is where the one here once was, or comes from; and stays if it went on from where that is.
+
+    Raises:
+        HistoriesDiffer, RefExists
+    """
     is_branch, name = ref.startswith(names.BRANCHES), ref.partition("/")[2]
     twin = _at(other.refs.newest((names.TAGS if is_branch else names.BRANCHES) + name))
     if twin is not None:
         raise RefExists("tag" if is_branch else "branch", name, twin)
     if at is None or at == version:
-        return
+        return version
     if is_branch and (at in wanted.before([version]) or any(move.new == at for move in one.refs.entries(ref))):
-        return
+        return version
+    if is_branch and any(move.new == version for move in other.refs.entries(ref)):
+        return at
     raise HistoriesDiffer("branch" if is_branch else "tag", name, version, at, other.store.url)
 
 
