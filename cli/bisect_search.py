@@ -93,7 +93,9 @@ class Search:
             versions = self._resolve(verdict, refs)
             if not refs:
                 if session.current is None:
-                    raise click.UsageError(f"no version is being tried yet; name the {verdict} one: deltavc bisect {verdict} REF")
+                    raise click.UsageError(
+                        f"no version is being tried yet; name the {verdict} one: deltavc bisect {verdict} REF"
+                    )
                 versions = [session.current]
             session, found = self.ready(session.marking(verdict, versions))
             self.journal.write(session)

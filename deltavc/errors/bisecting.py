@@ -19,8 +19,8 @@ class NotBisecting(BisectError):
 
     kind = "not_bisecting"
     hint = (
-        "Begin with `deltavc bisect start BAD GOOD`, say `deltavc bisect start main step:0`; of a search that is on its "
-        "way, name the one that is missing with `deltavc bisect bad REF` or `deltavc bisect good REF`."
+        "Begin with `deltavc bisect start BAD GOOD`, say `deltavc bisect start main step:0`; of a search that is on "
+        "its way, name the one that is missing with `deltavc bisect bad REF` or `deltavc bisect good REF`."
     )
 
     def __str__(self) -> str:

@@ -314,7 +314,7 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(bisect, place, args, 
 def test_a_search_that_lacks_marks_says_which(bisect):
     bisect("start", "main")
     assert "waiting for a good version" in bisect("run", "true", code=1).stderr
-    assert "name the one that you mean" in bisect("good", code=2).stderr
+    assert "deltavc bisect good REF" in bisect("good", code=2).stderr
     assert "no search is on its way here" in bisect("reset").stdout + bisect("reset").stdout
 
 
