@@ -4,6 +4,7 @@ import itertools
 import random
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from deltavc.errors import (
     TooLate,
     UnknownRef,
 )
+from deltavc.lineage.bucket import read_version
 from deltavc.store.objects import open_store
 from tests.faults import WRITES, FaultyStore
 from tests.states import generator, same
@@ -199,6 +201,17 @@ def test_what_is_damaged_or_gone_is_named_and_no_ref_moves(source, target):
         assert target.branches() == {}
     deltavc.copy(source, target)
     check(source, target)
+
+
+@pytest.mark.parametrize("nbytes", [0, 10**15])
+def test_a_version_that_lies_about_a_file_is_found_out(source, target, nbytes):
+    record = read_version(source._store, source.resolve("main"))
+    lie = replace(record, files={"rng": replace(record.files["rng"], nbytes=nbytes)})
+    source._store.put(lie.key, lie.body)
+    source._refs.move("branches/lie", None, lie.id, "somebody", "")
+    with pytest.raises(CorruptObject, match="not what its name says"):
+        deltavc.copy(source, target, ["lie"])
+    assert target.branches() == {}
 
 
 def test_what_a_copy_lost_it_gets_back(source, target):

@@ -206,6 +206,22 @@ def test_it_goes_on_after_a_failure_at_any_write(tmp_path, out, monkeypatch):
     assert nth > 12
 
 
+def test_it_goes_on_after_ctrl_c(repo, out):
+    told = []
+
+    def progress(doing, done, total):
+        told.append((doing, done, total))
+        if (doing, done) == ("committing", 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        deltavc.import_checkpoints(repo, out, progress=progress)
+    assert steps(repo) == [10, 20]
+    assert told[-3:] == [("committing", 0, 3), ("committing", 1, 3), ("committing", 2, 3)]
+    assert deltavc.import_checkpoints(repo, out).num_new == 1
+    assert steps(repo) == [10, 20, 30]
+
+
 def test_twenty_checkpoints_store_the_first_and_the_deltas(repo, tmp_path):
     folder = write_trainer_output(tmp_path / "twenty", range(10, 210, 10))
     for at in folder.iterdir():  # a matrix large enough for its bytes to be what counts
