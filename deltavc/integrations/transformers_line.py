@@ -98,6 +98,9 @@ class Line:
 
         A step that the branch passes over was rolled back then, or not due. If the live weights are not those of the
         branch's version of this step, the branch is moved back to the last that was equal, and the answer is no.
+
+        Raises:
+            BranchMoved: somebody else has moved it since the run began.
         """
         if not self._after:
             return False
@@ -110,8 +113,7 @@ class Line:
         assert self._at is not None  # nothing is after nothing
         reason = f"step {step} came out otherwise than before the run was resumed"
         log.warning("%s: %r goes back to step %s, and on from there", reason, self._branch, self._at.step)
-        self._repo.rollback(self._branch, to=self._at.id, reason=reason)
-        self._after.clear()
+        self._go_back(self._at, reason)
         return False
 
     def ready(self) -> None:
@@ -170,10 +172,7 @@ class Line:
         if committed and wanted.id == self._at.id:
             wanted = self._repo.version(f"{self._at.id}~1")
         target = start_before(self._repo, wanted, self._state_file, asked if to is None else None).at
-        writer = self._open_writer()
-        assert writer is not None  # there is a version, so there is a branch
-        writer.rollback(target.id, reason)
-        self._at, self._after = target, deque()
+        self._go_back(target, reason)
         return target
 
     def close(self) -> None:
@@ -189,13 +188,22 @@ class Line:
             if writer is not None:
                 writer.close()
 
+    def _go_back(self, target: Version, reason: str) -> None:
+        """Move the branch. Raises BranchMoved where it is not as this run left or found it."""
+        writer = self._open_writer()
+        assert writer is not None  # there is a version, so there is a branch
+        writer.rollback(target.id, reason)
+        self._at = target
+        self._after.clear()
+
     def _open_writer(self) -> Writer | None:
         """The writer; None for the first version of a branch beside others, which has no parent to be a change of."""
         if self._writer is None:
             if self._at is None and self._repo.branches():
                 return None
             self._writer = self._repo.writer(self._branch, **self._options)
-            expected = None if self._at is None else self._at.id
+            head = self._after[-1] if self._after else self._at
+            expected = None if head is None else head.id
             if self._writer.version != expected:
                 found = self._writer.version
                 self._writer.close()

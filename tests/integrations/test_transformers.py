@@ -167,6 +167,25 @@ def test_what_comes_out_otherwise_than_before_is_committed_from_there(tmp_path):
         assert same(repo.checkout("step:5"), weights[5])
 
 
+def test_a_second_script_does_not_move_the_branch_of_the_first(tmp_path):
+    with deltavc.init("memory://second-script") as repo:
+        run(tmp_path, DeltavcCallback(repo), {4: crash}, max_steps=5)
+        callback = DeltavcCallback(repo)
+        then = {1: lambda model: repo.commit(model, step=4), 2: spoil}  # the first goes on, and the second differs
+        trainer = make_trainer(tmp_path, callback, Spy(then), max_steps=5)
+        with pytest.raises(BranchMoved):
+            trainer.train(resume_from_checkpoint=callback.checkpoint())
+        assert repo.version("main").step == 4
+
+
+def test_a_rule_may_hold_at_a_step_that_was_made_before_the_run_was_resumed(tmp_path):
+    with deltavc.init("memory://new-rule") as repo:
+        run(tmp_path, DeltavcCallback(repo), {4: crash}, max_steps=4)
+        new = DeltavcCallback(repo, rollback_if=lambda metrics: metrics["epoch"] == 0.5)
+        run(tmp_path, new, max_steps=4)
+        assert [version.step for version in line(repo)] == [0, 3, 4]
+
+
 def test_a_run_that_has_gone_bad_is_rolled_back_and_goes_on(tmp_path):
     with deltavc.init("memory://gone-bad") as repo:
         callback = DeltavcCallback(repo, state_every=2, rollback_if=nan_gradients)
