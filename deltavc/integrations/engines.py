@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, get_args
 
 Action = Literal["stage", "status", "apply", "move", "cancel"]
 """stage: begin to prepare a version, beside serving. status: tell how far that is. apply: swap to the version that is
-staged; the engine is paused. move: stage and apply at once, in a pause. cancel: end staging."""
+staged; the engine is paused. move: stage and apply at once, in a pause. cancel: end staging that version."""
 
 WorkerState = Literal["new", "staging", "staged", "serving", "unusable", "silent"]
 """new: it has not taken its weights in yet. unusable: its weights may be no version. silent: it did not answer."""

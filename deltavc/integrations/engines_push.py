@@ -24,6 +24,7 @@ from deltavc.errors import (
     EngineError,
     EngineStopped,
     EngineVersionUnknown,
+    NothingStaged,
     UnknownRef,
     WorkerFailed,
 )
@@ -184,6 +185,9 @@ def _stage(engines: Sequence[Engine], orders: Mapping[Engine, Order]) -> dict[En
 def _is_ready(engine: Engine, report: Report, order: Order) -> bool:
     """Whether all workers have staged, or came to what a long pause mends. Raises what else they came to."""
     if report.failed is None:
+        if lost := next((worker for worker in report.workers if worker.staged != order.version), None):
+            reason = "it prepares this version no more: another push came in between, or the engine was started again"
+            raise WorkerFailed(engine.url, lost.rank, NothingStaged.kind, reason)
         return report.are_all("staged")
     if order.long_pause and report.failed.failure in _LONG:
         return True
@@ -267,8 +271,14 @@ def _swap(held: Sequence[_Held]) -> dict[_Held, Report]:
     except BaseException as error:
         _put_back(held, error)
         raise
+    failures: list[BaseException] = []
     for each in held:
-        each.resume()
+        try:
+            each.resume()
+        except BaseException as error:  # an interrupt, too: the others are whole, and have to serve
+            failures.append(error)
+    if failures:
+        raise failures[0]
     return moved
 
 

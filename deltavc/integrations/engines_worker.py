@@ -141,7 +141,8 @@ class ServedModel:
                 if self._staging is not None and self._staging.done():
                     self._staging.result()
             case "cancel":
-                self._cancel()
+                if self._wanted == order.version:  # and not what another push has staged since
+                    self._cancel()
             case "apply":
                 return self._apply(order)
             case "move":

@@ -1,6 +1,7 @@
 """A push brings all workers of all engines to a version, bit for bit, or leaves all where they were and says why."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,22 @@ class _Interrupted:
             self.interrupted = True
             raise KeyboardInterrupt
         super().stamp(version)
+
+
+class _Crossed:
+    """A client whose staging another push ends, by one of its own or by cancelling."""
+
+    between = None
+
+    def order(self, order):
+        report = super().order(order)
+        if order.action == "stage":
+            super().order(replace(order, **self.between))
+        return report
+
+
+def crossed(**between):
+    return {name: type("Crossed", (_Crossed, client), {"between": between}) for name, client in CLIENTS.items()}
 
 
 CUT_OFF = {name: type("CutOff", (_CutOff, client), {}) for name, client in CLIENTS.items()}
@@ -164,6 +181,33 @@ def test_an_interrupt_in_the_pause_puts_all_back(repo, engines):
     with pytest.raises(KeyboardInterrupt):
         pushed(repo, "step:3", *engines.values(), clients=INTERRUPTED)
     assert all(is_at(served, repo, 1) for served in engines.values())
+
+
+def test_every_engine_serves_again_but_the_one_that_cannot(repo, engines):
+    sglang, vllm = engines.values()
+    pushed(repo, "step:1", sglang, vllm)
+    vllm.state("refuse", "/resume")
+    with pytest.raises(EngineStopped, match="told to refuse"):
+        pushed(repo, "step:3", vllm, sglang)
+    assert vllm.state("paused")
+    assert is_at(sglang, repo, 3)
+    pushed(repo, "step:3", vllm, sglang)
+    assert is_at(vllm, repo, 3)
+
+
+def test_a_push_that_another_one_crosses_ends_before_anything_is_paused(repo, served):
+    pushed(repo, "step:1", served)
+    other = repo.resolve("step:2")
+    for between in ({"action": "cancel"}, {"version": other}):
+        served.state("asked", [])
+        with pytest.raises(WorkerFailed, match="another push"):
+            pushed(repo, "step:3", served, clients=crossed(**between))
+        assert not {"retract", "keep"} & {body.get("mode") for _, body in served.state("asked")}
+    assert is_at(served, repo, 1)
+    client = CLIENTS[served.engine](served.url, 60)
+    client.check()
+    looks = client.order(Order("status", repo.url)).workers
+    assert {worker.staged for worker in looks} == {other}  # the other's is not cancelled
 
 
 def test_a_worker_whose_weights_were_written_to_is_found_beside_serving(repo, served):
