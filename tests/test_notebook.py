@@ -11,9 +11,7 @@ import torch
 import deltavc
 from deltavc import notebook
 
-HOSTILE = (
-    "</td></table><img src=x onerror=alert(1)>\"' <script>alert(2)</script> $\\href{javascript:1}{x}$ \0\x1b"
-)
+HOSTILE = "</td></table><img src=x onerror=alert(1)>\"' <script>alert(2)</script> $\\href{javascript:1}{x}$ \0\x1b"
 
 
 class Tags(HTMLParser):
