@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from transformers import TrainerCallback
 
-from deltavc.errors import DeltavcError, NotARepository, RolledBackTooOften
+from deltavc.errors import BranchTaken, DeltavcError, NotARepository, RolledBackTooOften
 from deltavc.integrations import transformers_state as kept
 from deltavc.integrations.transformers_line import Line, OnError
 from deltavc.integrations.transformers_random import RandomNumbers
@@ -183,6 +183,8 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         resumed, self._from = self._from, None
         self._randoms.epoch_begins(resumed)
+        if self._due is None:
+            self._logged = {}  # of an evaluation before a resumed run, of a step that is committed
         if _is_between_epochs(state):
             self._settle(state, kwargs)
 
@@ -223,9 +225,9 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def _settle(self, state: Any, live: Mapping[str, Any], last: bool = False) -> None:
         """Commit the step that was made, if it is due, and go back if the rule says so."""
         step, first = self._due, self._first
-        logged, self._logged = self._logged, {}
         if step is None:
             return
+        logged, self._logged = self._logged, {}
         self._due, self._first = None, False
         if last and _is_between_epochs(state):
             self._randoms.epoch_begins(None)  # with more steps the run would go on with another epoch
@@ -286,7 +288,12 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         """Find out where the branch is. Returns whether this run is its first."""
         start, self._start = self._start, None
         self._line = Line(self.repo, self.branch, kept.TRAINER, self._on_error, self._writer_options)
-        return self._line.begin(start, step, model)
+        if self._line.begin(start, step, model):
+            return True
+        version = self.repo.version(self._line.at)
+        if not kept.holds_as_trained(self.repo, version, model):
+            raise BranchTaken(self.branch, version.short_id, version.step, step)
+        return False
 
     def _prepare(self, ref: str | None, folder: Path, ours: bool) -> bool:
         """Write a checkpoint, and move the branch to where its run is to go on. Returns whether there is one."""

@@ -27,11 +27,13 @@ import torch
 from torch import Tensor
 
 from deltavc.errors import WrongWeights
+from deltavc.identify import state_fingerprints
 from deltavc.integrations.transformers_start import holds
 from deltavc.lanes import dtype_name
 from deltavc.lineage.records import MAX_METRIC_NAME
 from deltavc.weights.describe import CASTABLE, cast_dtype, describe
 from deltavc.weights.output import write_checkpoint
+from deltavc.weights.state import open_state
 
 if TYPE_CHECKING:
     from deltavc.repo import Repo
@@ -62,7 +64,8 @@ def captured(
     masters = _masters(model, dtype)
     if masters:
         files[MASTERS] = saved(masters)
-    files[TRAINER] = (json.dumps(dataclasses.asdict(state), indent=2, sort_keys=True) + "\n").encode()
+    told = json.dumps(dataclasses.asdict(state), indent=2, sort_keys=True, default=_number)
+    files[TRAINER] = f"{told}\n".encode()
     return files
 
 
@@ -120,6 +123,18 @@ def write(repo: Repo, version: Version, path: Path) -> None:
     write_checkpoint(path, weights.items(), describe(weights), None, files)
 
 
+def holds_as_trained(repo: Repo, version: Version, model: torch.nn.Module) -> bool:
+    """Whether a live model, which is a version when it is cast as that was, is the version before it was cast, too."""
+    if MASTERS not in version.files:
+        return True
+    masters, live = _loaded(repo, version, MASTERS), model.state_dict()
+    if not masters.keys() <= live.keys():
+        return False
+    return state_fingerprints(open_state(masters)) == state_fingerprints(
+        open_state({name: live[name] for name in masters})
+    )
+
+
 def saved(value: Any) -> bytes:
     """What torch.save writes."""
     out = io.BytesIO()
@@ -134,6 +149,13 @@ def _masters(model: torch.nn.Module, dtype: torch.dtype | str | None) -> dict[st
         return {}
     stored = {name: (tensor, dtype_name(tensor.dtype, name)) for name, tensor in model.state_dict().items()}
     return {name: tensor for name, (tensor, is_) in stored.items() if is_ in CASTABLE and is_ != target}
+
+
+def _number(value: Any) -> Any:
+    """What was logged as a tensor, or as a number of NumPy's. Raises TypeError for what is neither."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"a {type(value).__name__} was logged, or is in the trainer's state, which is no number")
+    return value.tolist()
 
 
 def _as_trained(repo: Repo, version: Version) -> dict[str, Tensor] | None:

@@ -281,6 +281,16 @@ def test_metrics_between_commits_come_with_the_next_and_the_last_step_always_com
         assert ["optimizer.pt" in version.files for version in found] == [True, False, True, False, True]
 
 
+def test_tensors_of_one_number_may_be_logged(tmp_path):
+    with deltavc.init("memory://logged") as repo:
+        norm = Spy({2: lambda model: trainer.log({"norm": torch.tensor(2.0)})})
+        trainer = make_trainer(tmp_path, DeltavcCallback(repo), norm, max_steps=2)
+        trainer.train()
+        assert repo.version("main").metrics["norm"] == 2
+        state = json.loads(repo.read_file("main", "trainer_state.json"))
+        assert [told["norm"] for told in state["log_history"] if "norm" in told] == [2]
+
+
 def test_versions_in_another_dtype_keep_the_weights_as_they_are_trained(never_killed, tmp_path):
     _, weights, _ = never_killed
     with deltavc.init("memory://halves") as repo:
@@ -301,6 +311,11 @@ def test_a_run_with_a_dtype_is_rolled_back_to_the_weights_as_they_were_trained(t
         trainer, weights = run(tmp_path, callback, {3: spoil}, max_steps=3)
         assert repo.version("main").step == 2
         assert same(weights_of(trainer.model), weights[2])
+
+        # Weights that only look like these when they are rounded are not those to go on from.
+        repo.checkout("main", path=tmp_path / "rounded")
+        with pytest.raises(BranchTaken, match="other weights"):
+            make_trainer(tmp_path, DeltavcCallback(repo, dtype="bfloat16")).train(str(tmp_path / "rounded"))
 
 
 def test_a_run_does_not_go_on_from_what_it_is_not(tmp_path):
