@@ -287,7 +287,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def _begin(self, step: int, model: torch.nn.Module) -> bool:
         """Find out where the branch is. Returns whether this run is its first."""
         start, self._start = self._start, None
-        self._line = Line(self.repo, self.branch, kept.TRAINER, self._on_error, self._writer_options)
+        self._line = Line(self.repo, self.branch, kept.NEEDED, self._on_error, self._writer_options)
         if self._line.begin(start, step, model):
             return True
         version = self.repo.version(self._line.at)
@@ -303,7 +303,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
                 shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed before its first step
             kept.write(self.repo, version, folder)
 
-        self._start = resume(self.repo, self.branch, ref, kept.TRAINER, write)
+        self._start = resume(self.repo, self.branch, ref, kept.NEEDED, write)
         return self._start is not None
 
     def _drop_folder(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,11 +49,11 @@ class Line:
     """The versions of one run, in the making. One process has it: of many ranks, the first."""
 
     def __init__(
-        self, repo: Repo, branch: str, state_file: str, on_error: OnError, writer_options: Mapping[str, Any]
+        self, repo: Repo, branch: str, needed: Set[str], on_error: OnError, writer_options: Mapping[str, Any]
     ) -> None:
         self._repo = repo
         self._branch = branch
-        self._state_file = state_file
+        self._needed = needed
         self._on_error = on_error
         self._options = dict(writer_options)
         self._most = int(self._options.get("max_in_flight", 1))
@@ -138,7 +138,7 @@ class Line:
         Raises:
             what `commit_async` raises, unless the store failed and that is to be logged.
         """
-        has_state = self._state_file in files
+        has_state = files.keys() >= self._needed
         try:
             writer = self._open_writer()
             if writer is None:
@@ -167,11 +167,11 @@ class Line:
         assert self._at is not None  # a step was committed, or compared
         committed = self._at.step == step
         if self._after and not committed:
-            return start_before(self._repo, self._at, self._state_file).at
+            return start_before(self._repo, self._at, self._needed).at
         wanted = self._at if to is None else named(self._repo, to, self._branch)
         if committed and wanted.id == self._at.id:
             wanted = self._repo.version(f"{self._at.id}~1")
-        target = start_before(self._repo, wanted, self._state_file, asked if to is None else None).at
+        target = start_before(self._repo, wanted, self._needed, asked if to is None else None).at
         self._go_back(target, reason)
         return target
 

@@ -10,7 +10,7 @@ S                       S                                   S                 â”
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,8 +53,8 @@ def named(repo: Repo, ref: str, branch: str) -> Version:
     return repo.version(ref)
 
 
-def start_before(repo: Repo, version: Version, file: str, by: int | None = None) -> Start:
-    """The newest version that keeps a file of this name, at or before a version on its first-parent history.
+def start_before(repo: Repo, version: Version, needed: Set[str], by: int | None = None) -> Start:
+    """The newest version that keeps all files of these names, at or before a version on its first-parent history.
 
     Args:
         by: the last step that it may be of, unless it is the first of all.
@@ -64,7 +64,7 @@ def start_before(repo: Repo, version: Version, file: str, by: int | None = None)
     """
     after: deque[Version] = deque()
     at = version
-    while not (at.weights and file in at.files) or (by is not None and at.parents and (at.step or 0) > by):
+    while not (at.weights and at.files.keys() >= needed) or (by is not None and at.parents and (at.step or 0) > by):
         after.appendleft(at)
         if not at.parents:
             raise UnknownRef(version.id, "neither it nor a version before it holds a trainer's state")
@@ -73,13 +73,13 @@ def start_before(repo: Repo, version: Version, file: str, by: int | None = None)
 
 
 def resume(
-    repo: Repo, branch: str, ref: str | None, state_file: str, write: Callable[[Version], object]
+    repo: Repo, branch: str, ref: str | None, needed: Set[str], write: Callable[[Version], object]
 ) -> Start | None:
     """Move a branch to where a run is to go on, and say where the run has to start for that.
 
     Args:
         ref: where to go on; None: where the branch is. A branch that does not exist is made there.
-        state_file: what versions keep that a run can start from.
+        needed: the names of the files that a version keeps which a run can start from.
         write: called with the version to start from, before the branch is moved.
 
     Returns:
@@ -94,7 +94,7 @@ def resume(
     if head is None and ref in (None, branch):
         return None
     wanted = head if head is not None and ref is None else named(repo, ref or branch, branch)
-    start = start_before(repo, wanted, state_file)
+    start = start_before(repo, wanted, needed)
     write(start.at)
     if head is None:
         repo.branch(branch, at=wanted.id)

@@ -45,6 +45,9 @@ SCALER = "scaler.pt"
 TRAINER = "trainer_state.json"
 MASTERS = "masters.pt"
 
+NEEDED = frozenset((OPTIMIZER, SCHEDULER, TRAINER))
+"""What a version keeps that a run can resume from. Trainer would begin anew, silently, with what is not there."""
+
 
 def captured(
     state: Any, model: torch.nn.Module, optimizer: Any, scheduler: Any, dtype: torch.dtype | str | None
@@ -130,9 +133,8 @@ def holds_as_trained(repo: Repo, version: Version, model: torch.nn.Module) -> bo
     masters, live = _loaded(repo, version, MASTERS), model.state_dict()
     if not masters.keys() <= live.keys():
         return False
-    return state_fingerprints(open_state(masters)) == state_fingerprints(
-        open_state({name: live[name] for name in masters})
-    )
+    here = open_state({name: live[name] for name in masters})
+    return state_fingerprints(open_state(masters)) == state_fingerprints(here)
 
 
 def saved(value: Any) -> bytes:

@@ -341,6 +341,18 @@ def test_a_run_does_not_go_on_from_what_it_is_not(tmp_path):
         assert repo.version("third").step == 3
 
 
+def test_a_run_does_not_resume_from_a_version_that_keeps_a_part_of_the_state(tmp_path):
+    with deltavc.init("memory://a-part") as repo:
+        trainer, _ = run(tmp_path, DeltavcCallback(repo), max_steps=2)
+        state = repo.read_file("main", "trainer_state.json")  # all that `deltavc commit`, or `import`, takes of it
+        repo.commit(trainer.model, step=2, files={"trainer_state.json": state})
+        resumed, _ = run(tmp_path, DeltavcCallback(repo), max_steps=2)
+        assert same(optimizer_of(resumed), optimizer_of(trainer))
+        repo.commit(trainer.model, "imported", parents=[], step=2, files={"trainer_state.json": state})
+        with pytest.raises(UnknownRef, match="trainer's state"):
+            DeltavcCallback(repo, "imported").checkpoint()
+
+
 def test_a_commit_of_somebody_else_ends_the_run(tmp_path):
     with deltavc.init("memory://somebody-else") as repo:
         callback = DeltavcCallback(repo)
