@@ -104,7 +104,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._from: Path | None = None
         self._due: int | None = None
         self._first = False
-        self._over = False
+        self._over: int | None = None
         self._randoms = RandomNumbers()
         self._logged: dict[str, float] = {}
         self._metrics: dict[str, float] = {}
@@ -178,7 +178,8 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._rolled_back = ("", 0)
         self._first = by_the_first(lambda: self._begin(state.global_step, model))
         self._due = state.global_step if self._first else None
-        self._over = not self._first and 0 < state.max_steps <= state.global_step
+        over = not self._first and 0 < state.max_steps <= state.global_step
+        self._over = state.global_step if over else None
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         resumed, self._from = self._from, None
@@ -194,8 +195,9 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._drop_folder()  # every process has read what it needs of it: their gradients came together
-        if self._over:
-            self._undo(state, kwargs)
+        if self._over is not None:
+            self._undo(kwargs)
+            control.should_log = control.should_evaluate = control.should_save = False
             return
         if self._due is not None:
             raise RuntimeError(f"step {self._due} was never through: this trainer does not call on_step_begin")
@@ -218,6 +220,8 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._drop_folder()
         self._settle(state, kwargs, last=True)
+        if self._over is not None:
+            state.global_step = self._over
         self._leave()
 
     # --- inside ---
@@ -272,7 +276,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         if self._rolled_back[1] > self._max_rollbacks:
             raise RolledBackTooOften(self.branch, target, version.step, self._rolled_back[1], reason)
 
-    def _undo(self, state: Any, live: Mapping[str, Any]) -> None:
+    def _undo(self, live: Mapping[str, Any]) -> None:
         """Take back the step that Trainer makes of a run that was over when it was started again."""
 
         def at() -> str:
@@ -281,8 +285,7 @@ class DeltavcCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
         version = self.repo.version(by_the_first(at))
         kept.restore(self.repo, version, live["model"], live["optimizer"], live["lr_scheduler"])
-        state.global_step -= 1
-        log.warning("%s was over at step %d: nothing was trained", self.branch, state.global_step)
+        log.warning("%s was over at step %s: nothing was trained", self.branch, version.step)
 
     def _begin(self, step: int, model: torch.nn.Module) -> bool:
         """Find out where the branch is. Returns whether this run is its first."""
