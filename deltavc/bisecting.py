@@ -50,7 +50,7 @@ class Bisecting(Lookup):
             bad: a ref that is bad. It is not tried. What refs mean is settled at the start.
             into: live tensors, a module, or a replica, to try versions in; `is_bad` is called with it. It has to be at
                 a version, of this or another branch, to which it is put back in the end, also after an exception; only
-                if the store goes away in the middle of a large move it cannot be, and the error says so. None for
+                if the store is away then it cannot be, and the error says at which version it is left. None for
                 tensors in main memory: `is_bad` is called with a mapping of names to tensors.
             memory: bytes that moves may take beyond that.
 

@@ -55,20 +55,31 @@ class Borrowed:
         self._proven = True
 
     def close(self) -> None:
-        """Move them back to the version that they were at, whatever was written to them."""
+        """Move them back to the version that they were at, whatever was written to them.
+
+        What prevents it is raised, with a note that says what they are left at.
+        """
+        try:
+            self._put_back()
+        except BaseException as error:
+            error.add_note(f"The tensors given as into= were at {self._before}, and {self._left()}.")
+            raise
+        finally:
+            if self._replica is not self._given:
+                self._replica.close()
+
+    def _put_back(self) -> None:
         try:
             if not self._proven:
                 self._replica.verify()
             _move(self._replica, self._before)
         except (WrongWeights, ForeignWrite, ReplicaUnusable):
-            try:
-                self._replica.rewrite(self._before)
-            except BaseException as error:
-                error.add_note(f"The tensors given as into= hold no version; {self._before} is what they held.")
-                raise
-        finally:
-            if self._replica is not self._given:
-                self._replica.close()
+            self._replica.rewrite(self._before)
+
+    def _left(self) -> str:
+        if self._replica.state == "unusable":
+            return "hold no version now"
+        return f"are at {self._replica.version} now"
 
 
 class Own:

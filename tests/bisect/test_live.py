@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import deltavc
-from deltavc.errors import ForeignWrite, MarksContradict, UnknownRef, WrongWeights
+from deltavc import opening
+from deltavc.errors import ForeignWrite, MarksContradict, StoreUnavailable, UnknownRef, WrongWeights
 from deltavc.lineage.settings import Policy
 from tests import states
+from tests.faults import faulty
 from tests.upkeep.stores import NO_SNAPSHOTS, ClockedStore, opened
 
 FIRST_BAD = 11
@@ -83,6 +85,32 @@ def test_after_an_exception_a_live_model_is_put_back(repo, error):
     with pytest.raises(error):
         repo.bisect(fails, "step:0", into=live)
     assert states.same(dict(live), state_at(4))
+
+
+@pytest.mark.parametrize("when", ["moving on", "moving back"])
+def test_when_the_store_goes_away_it_is_said_at_which_version_a_live_model_is_left(tmp_path, monkeypatch, when):
+    store = faulty(str(tmp_path / "repo"))
+    monkeypatch.setattr(opening, "open_store", lambda *args: store)
+    with deltavc.init(tmp_path / "repo") as repo:
+        with repo.writer("main", snapshots=NO_SNAPSHOTS) as writer:
+            for step in range(20):
+                writer.commit(state_at(step), step=step)
+        live = repo.checkout("step:4")
+        left = []
+
+        def goes_away(model, version):
+            left.append(version)
+            store._plan = lambda name, args: "before" if name.startswith("get") else None
+            if when == "moving back":
+                raise ZeroDivisionError
+            return False
+
+        with pytest.raises(StoreUnavailable) as caught:
+            repo.bisect(goes_away, "step:0", into=live)
+        store._plan = None
+        assert states.same(dict(live), state_at(left[0].step))
+        assert left[0].id in caught.value.__notes__[-1]
+        assert repo.resolve("step:4") in caught.value.__notes__[-1]
 
 
 def test_a_model_that_is_no_version_is_refused_and_not_touched(repo):
