@@ -70,7 +70,8 @@ def import_deltas(
 
     Raises:
         BadDelta: a version is missing, damaged, or builds on another base; or the weights it leads to do not have its
-            checksums, or are not those that the branch has for it. Versions before it are committed.
+            checksums, or are not those that the branch has for it; or the branch has gone past it without it. Versions
+            before it are committed.
         BadCheckpoint, UnsupportedDtype, BadState: of a base that is a path.
         UnknownRef, AmbiguousRef, BadRefName, NoPath, BranchMoved, Corruption; StoreError
     """
@@ -95,13 +96,18 @@ def import_deltas(
         options = WriterOptions(keep="disk" if weights.on_disk else "host", memory=memory)
         writer: Writer | None = None
         taken = []
+        reached = start.id
         for number, version in enumerate(wanted):
             tell("applying", number, len(wanted))
-            changed = weights.move(version)
             if (info := known.get(version.number)) is not None:
+                weights.move(version)
                 weights.check(version, info)
-                taken.append(Taken(str(version.path), version.number, info.id, False))
+                taken.append(Taken(str(version.path), version.number, reached := info.id, False))
                 continue
+            if writer is None and reached != (head or start.id):  # only what changed is committed, onto these weights
+                reason = f"branch {branch!r} has gone past it without it; import into another branch"
+                raise BadDelta(str(version.path), version.number, reason)
+            changed = weights.move(version)
             if writer is None:
                 writer = stack.enter_context(repo._open_writer(branch, options, (start.id,) if head is None else None))
                 if writer.version != (head or start.id):

@@ -129,6 +129,19 @@ def test_a_whole_checkpoint_may_be_among_the_versions(repo, base, tmp_path):
     assert same(repo.checkout("step:3"), STATES[3])
 
 
+def test_a_version_that_turns_up_before_those_that_are_imported_is_refused(repo, base, tmp_path):
+    other = {**STATES[1], "b": random_bits("float32", (7,), 5)}
+    deltas = tmp_path / "deltas"
+    publish(deltas, 1, as_bytes(BASE), as_bytes(STATES[1]))
+    (deltas / "weight_v000003").mkdir()
+    save_file(STATES[3], deltas / "weight_v000003" / "model.safetensors")
+    deltavc.import_deltas(repo, deltas, base)
+    publish(deltas, 2, as_bytes(STATES[1]), as_bytes(other))
+    with pytest.raises(BadDelta, match=r"version 2.*has gone past"):
+        deltavc.import_deltas(repo, deltas, base)
+    assert [version.step for version in repo.log()] == [3, 1, 0]
+
+
 def test_tied_tensors_are_changed_once_and_stay_tied(repo, tmp_path):
     tied = torch.arange(12.0)
     repo.commit({"a": tied, "b": tied, "c": torch.zeros(3)})
