@@ -111,7 +111,7 @@ class _Looks(Looking[Sequence[BranchMove]]):
             if head is None:
                 return None
             new = self._last if self._told is None else head.sequence - self._told
-            entries = self._index.reflog(self.ref, new)[::-1] if new else []
+            entries = self._index.refs.latest(head, new)[::-1] if new else []  # the database may be ahead of it by now
             moves = list(self._moves(entries))
         self._told = head.sequence
         return moves or None

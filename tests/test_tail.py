@@ -65,6 +65,25 @@ def test_many_moves_are_told_however_they_are_read(repo, looks, monkeypatch):
     assert [step for _, step in looks()] == [1, 2, 3, 4, 5]
 
 
+def test_a_move_in_the_middle_of_a_look_is_told_once_and_hides_none(repo, tmp_path, monkeypatch):
+    with deltavc.open(tmp_path / "repo") as other:  # with the same database
+        looks = _Looks(other._index, "branches/main", 2, 1.0)
+        assert len(looks.look()) == 1
+        commit(repo, 1)
+        head = other._index.head
+        heads = []
+
+        def then_somebody_commits(ref):
+            heads.append(head(ref))
+            if len(heads) == 2:  # the first is to catch up with
+                commit(repo, 2)
+            return heads[-1]
+
+        monkeypatch.setattr(other._index, "head", then_somebody_commits)
+        told = [move.version.step for move in looks.look()]
+        assert told + [move.version.step for move in looks.look() or []] == [1, 2]
+
+
 def test_a_look_at_a_branch_that_has_not_moved_is_one_request(repo, tmp_path, monkeypatch):
     store = faulty(str(tmp_path / "repo"))
     monkeypatch.setattr(opening, "open_store", lambda *args: store)
