@@ -10,6 +10,7 @@ whole: half of a model is not a model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,9 @@ from deltavc.weights.describe import describe
 from deltavc.weights.extras import file_name_fault, find_extras, is_index, is_tensor_file
 from deltavc.weights.pickled import SUFFIXES, load_pickled
 from deltavc.weights.tensorfile import TensorFile
+
+_NUMBERED = re.compile(r"(?P<name>.*)-[0-9]+-of-(?P<count>[0-9]{1,9})\.safetensors", re.IGNORECASE)
+"""What `save_pretrained` calls the files of a model that takes several."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,24 @@ def _open_directory(directory: Path) -> Checkpoint:
             raise BadCheckpoint(str(directory / indices[0]), f"names files that are not there: {listed(absent)}")
     if not present:
         raise BadCheckpoint(str(directory), _what_instead(names))
+    if index is None:
+        _check_numbered(directory, present)
     return _together(directory, [TensorFile(directory / name) for name in present], index)
+
+
+def _check_numbered(directory: Path, present: list[str]) -> None:
+    """Refuse files that are numbered and not all there. Who writes a checkpoint writes its index last."""
+    there: dict[tuple[str, str], list[str]] = {}
+    for name in present:
+        if (told := _NUMBERED.fullmatch(name)) is not None:
+            there.setdefault((told["name"], told["count"]), []).append(name)
+    for (_, count), files in there.items():
+        if len(files) < int(count):
+            raise BadCheckpoint(
+                str(directory),
+                f"has no index, and {len(files)} of the {int(count)} files {files[0]} and so on: it is still being "
+                "written, or some are gone",
+            )
 
 
 def _what_instead(names: list[str]) -> str:

@@ -89,6 +89,15 @@ def test_several_files_need_no_index_when_no_name_is_in_two(tmp_path):
     assert reason(tmp_path).endswith("tensor 'b' is in both 2.safetensors and 3.safetensors")
 
 
+def test_shards_that_say_there_are_more_of_them_need_those_or_an_index(tmp_path):
+    for name, tensor in (("model-00001-of-00003", "a"), ("model-00003-of-00003", "b")):
+        save_file({tensor: torch.ones(2)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(BadCheckpoint, match="2 of the 3 files model-00001-of-00003"):
+        open_checkpoint(tmp_path)
+    save_file({"c": torch.ones(2)}, tmp_path / "model-00002-of-00003.safetensors")
+    assert open_checkpoint(tmp_path).layout.place.keys() == {"a", "b", "c"}
+
+
 def test_extras_are_the_files_that_are_not_weights(tmp_path):
     shard(tmp_path, {"model.safetensors": ["a"]})
     kept = ["config.json", "tokenizer/vocab.txt", "README.md", "nested/deep/x", "tokenizer/special.index.json"]
