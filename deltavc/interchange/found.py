@@ -68,6 +68,12 @@ class Found:
         """The folders in which a log of its step may lie, the better one first."""
         return (self.path if self.path.is_dir() else self.path.parent), self.path.parent
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files that hold the weights, and of those beside them."""
+        files = self.weights.iterdir() if self.weights.is_dir() else ()
+        return sum(file.stat().st_size for file in files if file.is_file())
+
     def _extras(self, files: FilesKept) -> Mapping[str, Path]:
         if files == "none" or not self.path.is_dir():
             return {}

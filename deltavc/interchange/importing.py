@@ -229,8 +229,7 @@ def _facts(one: Found) -> dict[str, str]:
 @contextmanager
 def _room(one: Found) -> Iterator[Allocate]:
     """Room for tensors that are put together from pieces: memory, or temporary files where they are many."""
-    pieces = one.weights.iterdir() if one.weights.is_dir() else ()
-    if sum(path.stat().st_size for path in pieces) <= held.machine_memory() // 4:
+    if one.nbytes <= held.machine_memory() // 4:
         yield held.fresh("cpu")
         return
     with tempfile.TemporaryDirectory(prefix="deltavc-import-") as directory:

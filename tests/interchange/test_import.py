@@ -123,6 +123,11 @@ def test_a_name_tells_its_step(name, step):
     assert step_of(name) == step
 
 
+def test_a_hidden_link_to_nothing_does_no_harm(repo, out):
+    (out / "checkpoint-10" / ".#config.json").symlink_to("somebody@somewhere.1234")
+    assert deltavc.import_checkpoints(repo, out).num_new == 3
+
+
 def test_files_in_a_folder_and_by_a_pattern(repo, tmp_path):
     folder = tmp_path / "loose"
     folder.mkdir()
