@@ -123,7 +123,7 @@ def _lock(db: Connection, names: str) -> None:
                 db.execute(text(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE"))
                 db.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
                 return
-        except OperationalError:
-            if time.monotonic() > deadline:
+        except OperationalError as error:
+            if error.connection_invalidated or time.monotonic() > deadline:
                 raise
         time.sleep(0.05)

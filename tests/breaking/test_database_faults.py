@@ -59,10 +59,11 @@ def connection_lost(engine, admin, nth):
 
 @pytest.mark.long
 @pytest.mark.servers
-@pytest.mark.parametrize("name", ["commit", "rollback", "expire", "gc", "reindex"])
-def test_what_loses_its_connection_to_postgresql_is_done_or_not_and_can_be_repeated(name, postgres):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("name", "every"), [("commit", 8), ("rollback", 8), ("expire", 8), ("gc", 8), ("reindex", 1)])
+def test_what_loses_its_connection_to_postgresql_is_done_or_not_and_can_be_repeated(name, every, postgres):
     admin = postgres.new_database().replace("+psycopg", "")
-    for nth in numbers(name, num_statements(name, "before"), 8):
+    for nth in numbers(name, num_statements(name, "before"), every):
         fail_once(
             name,
             lambda repo, store, nth=nth: connection_lost(repo._index.engine, admin, nth),
