@@ -21,6 +21,7 @@ from typing import Literal, get_args
 from deltavc.errors import BadCheckpoint
 from deltavc.held import Allocate
 from deltavc.interchange.dcp import SUFFIX, is_dcp, open_dcp
+from deltavc.interchange.trainer_log import STATE
 from deltavc.weights.extras import find_extras, is_index, is_tensor_file
 from deltavc.weights.files import Checkpoint, open_checkpoint
 from deltavc.weights.pickled import SUFFIXES
@@ -67,6 +68,16 @@ class Found:
     def logs(self) -> tuple[Path, Path]:
         """The folders in which a log of its step may lie, the better one first."""
         return (self.path if self.path.is_dir() else self.path.parent), self.path.parent
+
+    @property
+    def is_trainers(self) -> bool:
+        """Whether it has the name that a Trainer gives."""
+        return _TRAINERS.fullmatch(self.path.name) is not None
+
+    @property
+    def has_log(self) -> bool:
+        """Whether a Trainer's log lies in it."""
+        return (self.path / STATE).is_file()
 
     @property
     def nbytes(self) -> int:

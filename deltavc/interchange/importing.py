@@ -24,7 +24,7 @@ from deltavc.files import check_files
 from deltavc.held import Allocate
 from deltavc.identify import root_as, state_fingerprints
 from deltavc.interchange.found import FilesKept, Found, check_files_kept, find
-from deltavc.interchange.trainer_log import metrics_at
+from deltavc.interchange.trainer_log import STATE, metrics_at
 from deltavc.lineage import names
 from deltavc.lineage.info import VersionInfo
 from deltavc.metadata import Metadata
@@ -110,8 +110,9 @@ def import_checkpoints(
         progress: called as it goes on.
 
     Raises:
-        BadCheckpoint: a path without checkpoints, one that cannot be read or tells no step; a step that the branch has
-            with other weights, or has gone past. All are opened first: nothing was committed then.
+        BadCheckpoint: a path without checkpoints, one that cannot be read, tells no step or is still being written; a
+            step that the branch has with other weights, or has gone past. All are opened first: nothing was committed
+            then.
         UnsupportedDtype, BadState, BadMetadata: as for `repo.commit`.
         BranchMoved: somebody else committed meanwhile.
         BadRefName; StoreError. Checkpoints before the one that failed are committed; run it again to go on.
@@ -121,6 +122,7 @@ def import_checkpoints(
     found = find([paths] if isinstance(paths, str | Path) else paths)
     head, known = history(repo, branch, found[0].step)
     _check_order(found, branch, known)
+    _check_finished([one for one in found if one.step not in known], found)
     for number, one in enumerate(found):
         tell("looking", number, len(found))
         with _room(one) as allocate:
@@ -169,6 +171,21 @@ def _check_order(found: list[Found], branch: str, known: Mapping[int, VersionInf
                 str(one.path),
                 f"is step {one.step}, which branch {branch!r} has not, and has gone past: it is at step {newest}. "
                 "Import into another branch",
+            )
+
+
+def _check_finished(new: list[Found], found: list[Found]) -> None:
+    """Refuse what a Trainer is still writing: its log comes last, after the tokenizer and the optimizer's state.
+
+    Source: `Trainer._save_checkpoint` of transformers 5.24.
+    """
+    logged = {one.path.parent for one in found if one.has_log}
+    for one in new:
+        if one.path.parent in logged and not one.has_log and one.is_trainers:
+            raise BadCheckpoint(
+                str(one.path),
+                f"has no {STATE}, as those beside it have and a Trainer writes last; it is still being written, or was "
+                "cut off. Import it later, or name the others",
             )
 
 

@@ -123,6 +123,20 @@ def test_a_name_tells_its_step(name, step):
     assert step_of(name) == step
 
 
+def test_a_checkpoint_that_a_trainer_is_still_writing_is_refused(repo, out):
+    state = out / "checkpoint-30" / "trainer_state.json"
+    written_last = state.read_bytes()
+    state.unlink()
+    with pytest.raises(BadCheckpoint, match=r"checkpoint-30: has no trainer_state\.json"):
+        deltavc.import_checkpoints(repo, out)
+    assert repo.branches() == {}
+    assert deltavc.import_checkpoints(repo, [out / "checkpoint-10", out / "checkpoint-20"]).num_new == 2
+    state.write_bytes(written_last)
+    assert deltavc.import_checkpoints(repo, out).num_new == 1
+    state.unlink()
+    assert deltavc.import_checkpoints(repo, out).num_new == 0
+
+
 def test_a_hidden_link_to_nothing_does_no_harm(repo, out):
     (out / "checkpoint-10" / ".#config.json").symlink_to("somebody@somewhere.1234")
     assert deltavc.import_checkpoints(repo, out).num_new == 3
