@@ -88,7 +88,7 @@ class BadDelta(InputError):
 
     kind = "bad_delta"
     hint = (
-        "What came before it is committed, and nothing of it. Deltas fit one base only: check --base, "
+        "An import keeps what came before it, and nothing of it. Deltas fit one base only: check --base, or A of A..B, "
         "and that every weight_vNNNNNN is there and whole."
     )
 

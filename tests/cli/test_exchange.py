@@ -84,6 +84,8 @@ def test_a_repository_is_copied_and_the_copy_brought_up_to_date(run, demo, out):
     for ref in ("main", "good"):
         assert run("show", ref, "--repo", "mirror", "--json").json["id"] == run("show", ref, "--json").json["id"]
     run("commit", "step1", "--repo", "mirror")
+    assert [ref["moved"] for ref in run("copy", "runs/demo", "mirror", "--json").json["refs"]] == [False, False]
+    run("commit", "step1")
     assert "histories_differ" in run("copy", "runs/demo", "mirror", "--json", code=11).stderr
 
 
