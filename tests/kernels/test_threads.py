@@ -14,6 +14,7 @@ import torch
 from deltavc import kernels
 from deltavc.kernels import pool
 from tests.kernels import samples
+from tests.processes import PATIENCE, fresh
 
 # Enough lanes for several tasks.
 OLD = samples.random_lanes((3, 700_000), torch.int16, 1)
@@ -76,12 +77,21 @@ def test_two_threads_may_enter_at_once():
     assert outcomes == [True] * 4
 
 
-def test_a_forked_child_uses_the_kernels_that_its_parent_used():
+def fork_everywhere():
     assert use_all()
     assert in_a_fork(use_all)
     assert in_a_fork(lambda: in_a_fork(use_all) and use_all())
     assert all(pool.in_order([(0, lambda: in_a_fork(lambda: use_all() and not pool.inside()))], 0))
     assert use_all()
+
+
+def test_a_forked_child_uses_the_kernels_that_its_parent_used():
+    """In a process of its own: a fork in another thread than the main one ends what the main one holds for itself, and
+    torch hangs when process groups are among that, as its cache of DTensors' operations keeps them."""
+    parent = fresh.Process(target=fork_everywhere)
+    parent.start()
+    parent.join(PATIENCE)
+    assert parent.exitcode == 0
 
 
 @pytest.mark.parametrize("ahead", [0, 100], ids=["waiting-for-room", "waiting-for-the-last"])
