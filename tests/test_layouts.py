@@ -162,6 +162,7 @@ class CountingStore(MemoryStore):
         return super().create(key, body)
 
 
+@pytest.mark.long
 def test_twenty_thousand_tiny_tensors_take_few_writes():
     from deltavc.lineage import schema
     from deltavc.lineage.database import open_database

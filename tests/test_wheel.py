@@ -42,6 +42,7 @@ def test_every_module_is_in_the_wheel(installed):
     assert (installed / "deltavc" / "py.typed").is_file()
 
 
+@pytest.mark.long
 def test_a_repository_is_made_through_its_migrations(installed, tmp_path):
     script = """
 import sys

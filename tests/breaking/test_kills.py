@@ -101,7 +101,7 @@ def kill_at_random(url, delays, **options):
     return reported
 
 
-@pytest.mark.parametrize(("keep", "in_flight"), [("host", 1), ("disk", 3)])
+@pytest.mark.parametrize(("keep", "in_flight"), [pytest.param("host", 1, marks=pytest.mark.long), ("disk", 3)])
 def test_whatever_moment_a_committing_process_is_killed_at_nothing_is_lost(tmp_path, keep, in_flight):
     url = str(tmp_path / "repo")
     deltavc.init(url).close()

@@ -60,6 +60,7 @@ def test_the_kernels_equal_torch_in_the_interpreter():
     assert "skipped" not in run.stdout
 
 
+@pytest.mark.long
 def test_the_benchmark_runs_small():
     run = subprocess.run(
         [sys.executable, "bench/gpu.py", "--small", "--rounds", "1"], cwd=ROOT, capture_output=True, text=True

@@ -605,6 +605,7 @@ def test_a_database_that_is_away_is_waited_for(trainer, tmp_path, postgres, capl
     assert len(outages(caplog)) == 2
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_an_s3_server_that_is_stopped_and_started_again_is_followed_on(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.WARNING)

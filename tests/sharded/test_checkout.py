@@ -78,7 +78,7 @@ def checked_out(rank, url, way, size, group, place=None):
         (3, parts.unevenly),
         (4, parts.in_blocks),
         (3, parts.in_stages),
-        (8, parts.by_rows),
+        pytest.param(8, parts.by_rows, marks=pytest.mark.long),
     ],
 )
 def test_what_4_ranks_committed_any_number_checks_out_in_any_parts(line, size, way):

@@ -105,7 +105,9 @@ def train(rank, url, spread):
     return states
 
 
-@pytest.mark.parametrize("spread", [fsdp, tensor_parallel, both, hybrid])
+@pytest.mark.parametrize(
+    "spread", [fsdp, both, *(pytest.param(spread, marks=pytest.mark.long) for spread in (tensor_parallel, hybrid))]
+)
 def test_a_model_that_torch_spreads_is_committed_as_it_would_be_whole(repo, spread):
     first, *others = in_ranks(SIZE, train, repo.url, spread)
     assert len(first) == 3

@@ -126,14 +126,14 @@ def goes_on(repo, expected):
 
 
 SOME = [
-    *((step, 1, None) for step in ("reading", "uploaded", "summing", "voted")),
+    *((step, 1, None) for step in ("reading", "summing")),
     *((step, 0, None) for step in AFTER),
     ("entry", 0, 0),
 ]
 """A step of a commit, the rank that dies there, and the rank that serves the process group's store, if any does."""
 
 MORE = [
-    *((step, 1, None) for step in ("uploading", "announced", "voting", "decided")),
+    *((step, 1, None) for step in ("uploading", "uploaded", "announced", "voting", "voted", "decided")),
     *((step, 0, None) for step in ("uploading", "announced", "voted")),
     *((step, 0, 0) for step in ("summing", "decided")),
 ]

@@ -19,6 +19,7 @@ def place(s3, postgres, tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.long
 def test_damage_in_a_bucket_is_found_behind_the_cache_and_repaired(place):
     with deltavc.init(**place) as repo:
         state = states.of_every_dtype()
