@@ -17,7 +17,7 @@ docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint
-	$(BIN)/pytest -n 3 --dist loadfile -m "not long" -q
+	$(BIN)/pytest -n 2 --dist loadfile -m "not long" -q
 
 test-long: .venv/ready
 	$(BIN)/pytest -n 2 --dist loadfile -q

@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import pytest
 import torch.distributed as dist
 
 from deltavc.errors import DeltavcError
@@ -85,6 +86,7 @@ def go(group, version, injector):
     return group.apply()
 
 
+@pytest.mark.long
 def test_an_exception_at_any_line_of_a_rank_leaves_all_at_one_version(tmp_path):
     reached = set()
     with line_of(tmp_path / "repo", 2) as (repo, versions):

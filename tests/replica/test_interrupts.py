@@ -102,7 +102,7 @@ def test_an_exception_at_any_line_of_apply_leaves_a_version(line, hook):
     assert len(reached) > 20
 
 
-@pytest.mark.parametrize("hook", [False, True])
+@pytest.mark.parametrize("hook", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_exception_at_any_line_of_a_long_move_leaves_a_version_or_says_so(line, hook):
     repo, versions = line
     first, *_, last = versions

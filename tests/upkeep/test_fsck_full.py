@@ -172,6 +172,7 @@ class CleanUp:
                 (self.root / use.key).unlink()
 
 
+@pytest.mark.long
 def test_clean_up_made_meanwhile_is_no_problem(root, tmp_path):
     with deltavc.open(root) as repo:
         target = repo.resolve("main@{3}~2")  # step 9, which has a snapshot too
