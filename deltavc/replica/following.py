@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 When = Literal["auto", "manual"]
+OnError = Callable[[Exception], object]
 
 _SLICE = 0.1
 """Seconds that waiting for something goes on before it is asked whether to go on at all."""
@@ -55,7 +56,7 @@ class ReplicaFollower:
         *,
         every: float,
         apply: When,
-        on_error: Callable[[Exception], object] | None,
+        on_error: OnError | None,
     ) -> None:
         """
         Args:
@@ -303,12 +304,7 @@ class ReplicaFollower:
 
     def _tell(self, error: Exception, what: str = "") -> None:
         self.error = error
-        log.warning("%s%s", what, error)
-        if self._on_error is not None:
-            try:
-                self._on_error(error)
-            except Exception:
-                log.exception("on_error")
+        report(error, what, self._on_error)
         self._notify()
 
     def _stop(self) -> None:
@@ -323,3 +319,13 @@ class ReplicaFollower:
     def _notify(self) -> None:
         with self._lock:
             self._changed.notify_all()
+
+
+def report(error: Exception, what: str, on_error: OnError | None) -> None:
+    """Log what a follower met, `what` first, and have its user told, whose own errors are logged too."""
+    log.warning("%s%s", what, error)
+    if on_error is not None:
+        try:
+            on_error(error)
+        except Exception:
+            log.exception("on_error")

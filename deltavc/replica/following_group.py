@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import logging
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -29,15 +27,12 @@ from deltavc.lineage.resolve import resolve
 from deltavc.ranks.council import Council
 from deltavc.ranks.exchange import Exchange
 from deltavc.replica.applied import Applied, Staged
+from deltavc.replica.following import OnError, report
 from deltavc.store import retry
 from deltavc.watch import AWAY, LONGEST_WAIT, Watch
 
 if TYPE_CHECKING:
     from deltavc.replica.group import ReplicaGroup
-
-log = logging.getLogger(__name__)
-
-OnError = Callable[[Exception], object]
 
 _PASSING = frozenset({*(error.kind for error in AWAY), GroupBroken.kind, TimeoutError.__name__})
 """What a version is tried again for, some time later."""
@@ -233,12 +228,7 @@ class GroupFollower:
 
     def _tell(self, error: Exception, what: str = "") -> None:
         self.error = error
-        log.warning("%s%s", what, error)
-        if self._on_error is not None:
-            try:
-                self._on_error(error)
-            except Exception:
-                log.exception("on_error")
+        report(error, what, self._on_error)
 
 
 class _Lookout:

@@ -35,7 +35,8 @@ from deltavc.ranks.council import Call, Council, Decision
 from deltavc.ranks.exchange import Exchange
 from deltavc.ranks.holdings import Holdings
 from deltavc.replica.applied import Applied, Staged
-from deltavc.replica.following_group import GroupFollower, OnError, open_follower
+from deltavc.replica.following import OnError
+from deltavc.replica.following_group import GroupFollower, open_follower
 from deltavc.replica.live import LiveVersion
 from deltavc.replica.position import Ready
 from deltavc.replica.swaps import Swap, compare_all, write_all
