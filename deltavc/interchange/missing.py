@@ -187,22 +187,23 @@ def missing(wanted: History, held: Stock, bucket: Bucket, settled: Set[str]) -> 
     recorded = (version for version in wanted.versions.values() if version_key(version.id) in held.sizes)
     named |= {kept.key for version in recorded for kept in version.files}
     found: list[Missing] = []
-    counted: set[str] = set()  # a pack or file that several versions need is carried with the first
+    counted: set[str] = set()  # what several versions need, packs, files and layouts, is carried with the first
     for version in wanted.versions.values():
         edges = list(_to_have(wanted.edges[version.id], held, version.id in needed))
         absent = tuple((edge, form) for edge, form in edges if held.form(edge) != form)
         kept = itertools.chain((kept for edge, _ in edges for kept in edge.packs), version.files)
         layouts = {version.layout, *(layout for edge, _ in absent for layout in edge.layouts)}
         lacking = {one.key: one for one in kept if not held.has(one) or one.key not in named}
+        unknown = {layout for layout in layouts if layout_key(layout) not in held.sizes}
         part = Missing(
             version=version.id,
             objects=tuple(one for key, one in lacking.items() if key not in counted),
-            layouts=tuple(sorted(layout for layout in layouts if layout_key(layout) not in held.sizes)),
+            layouts=tuple(sorted(unknown - counted)),
             given_up=wanted.given_up.get(version.id, ()) if version.id not in held.edges else (),
             edges=absent,
             record=version_key(version.id) not in held.sizes,
         )
-        counted |= lacking.keys()
+        counted |= lacking.keys() | unknown
         if part.objects or part.layouts or part.given_up or part.edges or part.record:
             found.append(part)
     return found

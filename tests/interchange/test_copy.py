@@ -80,6 +80,18 @@ def keys(repo, *prefixes):
     return {item.key for prefix in prefixes for item in repo._store.list(prefix)}
 
 
+def test_what_versions_have_in_common_is_stored_once(source, target):
+    store = FaultyStore(target._store)
+    with opened(store) as watched:
+        deltavc.copy(source, watched)
+    stored = [
+        key for name, key in store.calls if name in ("put", "put_path") and key.startswith(("layouts/", "packs/"))
+    ]
+    assert any(key.startswith("layouts/") for key in stored)
+    assert len(stored) == len(set(stored))
+    check(source, target)
+
+
 def test_all_branches_and_tags_go_with_their_history_and_nothing_else(source, target):
     source.rollback("other", to="step:100", reason="x")
     source.set_policy(Policy(keep_last=50))
@@ -176,7 +188,7 @@ def test_an_interrupted_copy_carries_little_again(source, monkeypatch):
     monkeypatch.setattr("deltavc.interchange.carrying.GROUP_VERSIONS", 2)
     store = FaultyStore(ClockedStore())
     with opened(store) as target:
-        with store.failing(50, KeyboardInterrupt(), names=WRITES), pytest.raises(KeyboardInterrupt):
+        with store.failing(40, KeyboardInterrupt(), names=WRITES), pytest.raises(KeyboardInterrupt):
             deltavc.copy(source, target)
         assert target.branches() == {}
         packs = keys(target, "packs/")
